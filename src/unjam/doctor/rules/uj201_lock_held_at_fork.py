@@ -1,19 +1,19 @@
 """The workers wait for a lock that was held when they were forked.
 
 What happened: at the moment of the fork another thread of the program (or the program itself) held
-a lock. The workers got a copy of the lock in its locked state. The thread that would release it
-does not exist in the workers, so they wait for ever.
+a lock. The workers inherited the lock already locked. The thread that would release it does not
+exist in the workers, so they wait forever.
 
 Why: fork copies memory, not threads.
 
 How to confirm: the same trial succeeds when this one lock is released before the workers start.
 
-How to fix: create the lock where it is used, in the worker; do not share a lock between the dataset
-and a thread of the program; create the loader's iterator while no thread holds the lock; or use
-`multiprocessing_context="forkserver"`, which copies no locked lock. unjam's own loader does not
-fork the program.
+How to fix: create the lock in the worker that uses it; do not share a lock between the dataset and
+a thread of the program; create the loader's iterator while no thread holds the lock; or use
+`multiprocessing_context="forkserver"`, whose workers inherit no lock of the program. unjam's own
+loader does not fork the program.
 
-Limits: a lock inside native code has no name here (UJ203).
+Limits: a lock inside native code cannot be named (see UJ203).
 """
 
 from __future__ import annotations
@@ -54,14 +54,20 @@ def detect(case: Case) -> Finding | None:
             (
                 f"{worker_words(stuck)} waits for a lock at {quoted(stuck.place)}",
                 *((f"{who} holds it{_at(holder)}",) if holder else ()),
-                *((f"the lock is made at {quoted(part.place)}",) if part and part.place else ()),
+                *((f"the lock is created at {quoted(part.place)}",) if part and part.place else ()),
             ),
             Toggle(base.plan, (plan,)) if part else AGREES,
-            f"make {lock.path} in the worker (on first use, or in worker_init_fn) instead of sharing it with {who}; or pass "
-            "multiprocessing_context='forkserver'",
+            _help(lock.path, who),
             stuck.place,
         )
     return None
+
+
+def _help(lock: str, who: str) -> str:
+    return (
+        f"create {lock} in the worker (on first use, or in worker_init_fn) instead of sharing it with {who}; or pass "
+        "multiprocessing_context='forkserver'"
+    )
 
 
 def _at(holder: ThreadFacts | None) -> str:
@@ -90,16 +96,15 @@ def detect_live(scene: Scene) -> Finding | None:
             name,
             (
                 f"waits at {blocked.where}, for {duration(blocked.seconds)}",
-                f"{who} is inside it now, since {quoted(holder.place)}"
+                f"{who} holds it now, taken at {quoted(holder.place)}"
                 if holder
-                else "it is the worker's first sample: it took the lock from the fork as it was"
+                else "this is the worker's first sample: it inherited the lock already locked"
                 + (f"; threads of the main process now: {threads}" if threads else ""),
                 "no thread of the worker holds it, and none of the main process's threads exists in the worker",
                 *scenes.consequence(scene, blocked),
             ),
             AGREES,
-            f"make {name} in the worker (on first use, or in worker_init_fn) instead of sharing it with {who}; or pass "
-            "multiprocessing_context='forkserver'",
+            _help(name, who),
             blocked.thread.place,
         )
     return None

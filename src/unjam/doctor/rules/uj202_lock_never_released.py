@@ -1,18 +1,19 @@
-"""A lock was taken and never released.
+"""A lock was acquired and never released.
 
-What happened: a worker (or the program) took a lock and went on, or ended, without releasing it.
-Every process that needs the lock waits for ever.
+What happened: a worker (or the program) acquired a lock and continued, or ended, without releasing
+it. Every process that needs the lock waits forever.
 
 Why: a `multiprocessing.Lock` is a semaphore in shared memory: it stays locked when its holder dies,
-raises, returns early or is killed. A `threading.Lock` that one thread takes twice waits for itself.
+raises, returns early or is killed. A thread that acquires a `threading.Lock` twice waits for
+itself.
 
 How to confirm: the same trial succeeds when the lock is released after every sample.
 
-How to fix: take locks with `with`, so that they are released on every path; do not take a lock
-again while you hold it; remove locks that protect nothing: files opened by path need none. For a
-lock that must survive its holder use `fcntl.flock`, which the kernel releases.
+How to fix: acquire locks with `with`, so that they are released on every path; do not acquire a
+lock again while you hold it; remove locks that protect nothing: files opened by path need none. If
+the holder of a lock may die, use `fcntl.flock`, which the kernel releases.
 
-Limits: the line that took the lock first is found by reading the source, not by running it.
+Limits: the line that acquired the lock first is found by reading the source, not by running it.
 """
 
 from __future__ import annotations
@@ -32,32 +33,33 @@ RULE = Rule("UJ202", "lock-never-released", symptom="frozen")
 
 
 NAMES = (NeverReleased, LockFileNotRemoved)
-_THINGS = {"transaction": "a transaction of {}", "file": "the lock file {}"}
+_RESOURCES = {"transaction": "a transaction of {}", "file": "the lock file {}"}
 
 
 def words(one: NeverReleased | LockFileNotRemoved) -> Words:
-    """Say which sample kept it, and what waits for it."""
+    """Say what was not released, and what waits for it."""
     if isinstance(one, LockFileNotRemoved):
         return Words(
             f"{one.waiter} waits for the lock file {one.path} to disappear, but the process that created it has ended",
-            "use a lock that the kernel releases when its process ends (fcntl.flock on an open file), or remove what is left at the start"
-            + ("; atexit does nothing in a forked worker, multiprocessing.util.Finalize does" if one.at_exit else ""),
+            "use a lock that the kernel releases when its process ends (fcntl.flock on an open file), or remove a leftover lock file at "
+            "startup"
+            + ("; in a forked worker use multiprocessing.util.Finalize: atexit does not run" if one.at_exit else ""),
         )
-    thing = _THINGS.get(one.kind, "{}").format(one.culprit)
-    then = f"another worker fails: {one.failed}" if one.failed else "the loader waits for it for ever"
-    cure = (
+    resource = _RESOURCES.get(one.kind, "{}").format(one.culprit)
+    consequence = f"another worker fails: {one.failed}" if one.failed else "the loader waits for it forever"
+    remedy = (
         "commit (or roll back) before the sample is returned"
         if one.kind == "transaction"
-        else "give it back on every way out: `with`, or release() in a `finally`"
+        else "release it on every path: use `with`, or release() in a `finally`"
     )
     return Words(
-        f"sample {one.index} took {thing} and did not give it back; {then}",
-        f"{cure}, where it is taken" + (f" at {one.taken}" if one.taken else ""),
+        f"sample {one.index} acquired {resource} and did not release it; {consequence}",
+        remedy + (f"; it is acquired at {one.taken}" if one.taken else ""),
     )
 
 
 def detect(case: Case) -> Finding | None:
-    """Find a stuck line that waits for a lock that was taken and not released.
+    """Find a stuck line that waits for a lock that was acquired and not released.
 
     The lock was free at the time of capture; or it was held, is shared between processes, and no
     thread of the program uses it.
@@ -75,24 +77,30 @@ def detect(case: Case) -> Finding | None:
         when = "before the workers started" if before else "while loading"
         return Finding(
             RULE,
-            f"{lock.path} was taken {when} and never released; {worker_words(stuck)} waits for it for ever",
+            f"{lock.path} was acquired {when} and never released; {worker_words(stuck)} waits for it forever",
             lock.path,
             (
                 f"waits at {quoted(stuck.place)}",
                 f"it was {'held' if before else 'free'} when the workers started"
                 + ("; no thread of the program uses it" if before else ""),
-                *((f"the lock is made at {quoted(part.place)}",) if part.place else ()),
+                *((f"the lock is created at {quoted(part.place)}",) if part.place else ()),
             ),
             Toggle(base.plan, (plan,)),
-            f"take {lock.path} with `with` so that every way out releases it, and never twice; if it only guards reading "
-            "files by path, remove it",
+            _help(lock.path),
             stuck.place,
         )
     return None
 
 
+def _help(lock: str) -> str:
+    return (
+        f"acquire {lock} with `with`, so that every path releases it, and never twice; if it only guards reading files by "
+        "path, remove it"
+    )
+
+
 def detect_live(scene: Scene) -> Finding | None:
-    """Find a wait for a lock that the waiter holds itself, that deadlocks, or has no holder."""
+    """Find a wait for a lock that the waiter itself holds, that is part of a deadlock, or that has no holder."""
     for blocked in scenes.blocked_processes(scene):
         between = scenes.is_between_processes(blocked)
         if blocked.process.activity.stage == "end":
@@ -118,8 +126,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 *scenes.consequence(scene, blocked),
             ),
             confidence,
-            f"take {name} with `with` so that every way out releases it, and never twice; if it only guards reading files by "
-            "path, remove it",
+            _help(name),
             blocked.thread.place,
         )
     return None
@@ -130,8 +137,8 @@ def _taken_twice(blocked: scenes.BlockedProcess) -> tuple[str, list[str], Basis]
     if own is None:
         return None
     return (
-        f"waits for {own.expression}, which it holds itself already",
-        [f"taken first at {quoted(own.place)}, by the same thread"],
+        f"waits for {own.expression}, which it already holds",
+        [f"first acquired at {quoted(own.place)}, by the same thread"],
         AGREES if own.same else SUGGESTED,
     )
 
@@ -152,10 +159,10 @@ def _mutual_wait(scene: Scene, blocked: scenes.BlockedProcess) -> tuple[str, lis
                 else f"pid {holder.pid}"
             )
             return (
-                f"and {who} wait for each other: each holds the lock that the other wants",
+                f"and {who} wait for each other: each holds the lock that the other needs",
                 [
-                    f"{who} holds {holder.expression} since {quoted(holder.place)} and waits for {back.expression}",
-                    f"this one holds {back.expression} since {quoted(back.place)}",
+                    f"{who} acquired {holder.expression} at {quoted(holder.place)} and waits for {back.expression}",
+                    f"this one acquired {back.expression} at {quoted(back.place)}",
                 ],
                 AGREES,
             )
@@ -164,14 +171,14 @@ def _mutual_wait(scene: Scene, blocked: scenes.BlockedProcess) -> tuple[str, lis
 
 def _no_holder(scene: Scene, blocked: scenes.BlockedProcess, *, between: bool) -> tuple[str, list[str], Basis] | None:
     if blocked.thread.holders:
-        return None  # the holder is stuck in something else: that is the cause
+        return None  # the holder is stuck elsewhere, which is the cause
     name = scenes.lock_name(blocked)
     if between:
         dead = [one for one in scene.processes if one.ended]
         gone = f"; dead: {', '.join(one.name for one in dead)}" if dead else ""
         return (
-            f"waits for {name}, which no living process is inside of: it was taken and never released",
-            [f"it lies in memory that the processes share, and nobody's calls are inside it{gone}"],
+            f"waits for {name}, which no living process holds: it was acquired and never released",
+            [f"the lock is in shared memory, and no process is inside a block that holds it{gone}"],
             AGREES,
         )
     early = scenes.in_first_sample(blocked) or (
@@ -180,7 +187,7 @@ def _no_holder(scene: Scene, blocked: scenes.BlockedProcess, *, between: bool) -
     if blocked.others or (blocked.process.forked and early):
         return None
     return (
-        f"waits for {name}, which was taken in this process and never released",
-        ["no other thread of this process is inside it"],
+        f"waits for {name}, which was acquired in this process and never released",
+        ["no other thread of this process is inside a block that holds it"],
         AGREES,
     )

@@ -1,11 +1,11 @@
-"""A library's thread pool does not survive the fork.
+"""A native library's thread pool does not survive the fork.
 
-What happened: the program used a library with threads of its own (OpenMP, a BLAS, OpenCV, Rayon,
+What happened: the program used a library that has its own threads (OpenMP, a BLAS, OpenCV, Rayon,
 Arrow, gRPC …) before the workers were forked. In a worker the library assumes that its threads
-still exist, gives them work, and waits for ever.
+still exist, gives them work, and waits forever.
 
-Why: fork copies memory, not threads. A pool that was started before the fork has no threads after
-it.
+Why: fork copies memory, not threads. In a forked process, a pool that was started earlier has no
+threads.
 
 How to confirm: the same trial succeeds with one native thread in each worker, or in a process that
 inherits nothing.
@@ -53,12 +53,12 @@ def detect(case: Case) -> Finding | None:
         plans = (capped, fresh, *((own,) if anew is not None and anew.outcome == "refused" else ()))
         return Finding(
             RULE,
-            f"{worker_words(stuck)} waits in native code ({library}) whose threads were lost at the fork",
+            f"{worker_words(stuck)} waits in native code ({library}), whose threads were lost at the fork",
             f"{library}, called at {stuck.place}",
             (
                 f"stuck at {quoted(stuck.place)}, in native code, {stuck.words}",
                 *((f"libraries on its stack: {', '.join(stuck.libraries[:4])}",) if stuck.libraries else ()),
-                f"threads that no Python code started, at the fork: {case.process_facts.native_threads}",
+                f"native threads (not started by Python) at the fork: {case.process_facts.native_threads}",
             ),
             Toggle(base.plan, plans),
             _help(case, cap_helps=with_cap is None or with_cap.moved_on),
@@ -71,8 +71,12 @@ def _help(case: Case, *, cap_helps: bool) -> str:
     init = case.loader.worker_init or "a worker_init_fn"
     if not cap_helps:
         return "pass multiprocessing_context='forkserver' to the loader, or do not use the library before the loop"
+    return _limit_threads(init)
+
+
+def _limit_threads(init: str) -> str:
     return (
-        f"cap its threads in {init}: threadpoolctl.threadpool_limits(1) (OpenMP, BLAS), torch.set_num_threads(1), "
+        f"limit its threads in {init}: threadpoolctl.threadpool_limits(1) (OpenMP, BLAS), torch.set_num_threads(1), "
         "cv2.setNumThreads(0); or pass multiprocessing_context='forkserver'"
     )
 
@@ -94,21 +98,16 @@ def detect_live(scene: Scene) -> Finding | None:
         threads = count(len(blocked.process.threads), "thread")
         return Finding(
             RULE,
-            f"{blocked.who} waits in native code ({library}) whose threads were lost at the fork",
+            f"{blocked.who} waits in native code ({library}), whose threads were lost at the fork",
             f"{library}, called at {blocked.thread.place}",
             (
                 f"waits at {blocked.where}, for {duration(blocked.seconds)}",
-                *(
-                    (f"libraries on its stack: {', '.join(blocked.thread.libraries[:4])}",)
-                    if blocked.thread.libraries
-                    else ()
-                ),
+                f"libraries on its stack: {', '.join(blocked.thread.libraries[:4])}",
                 f"the worker was forked and has {threads}; the pool that it waits for belongs to the main process",
                 *scenes.consequence(scene, blocked),
             ),
             AGREES,
-            "cap its threads in worker_init_fn: threadpoolctl.threadpool_limits(1) (OpenMP, BLAS), torch.set_num_threads(1), "
-            "cv2.setNumThreads(0); or pass multiprocessing_context='forkserver'",
+            _limit_threads("worker_init_fn"),
             blocked.thread.place,
         )
     return None

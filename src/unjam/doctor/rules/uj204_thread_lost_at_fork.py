@@ -1,8 +1,8 @@
-"""The dataset needs a thread of the program, and the workers do not have it.
+"""The dataset depends on a background thread that does not exist in forked workers.
 
-What happened: a sample waits for work of a background thread of the program: filling a queue,
-running a coroutine, completing a future, setting an event. The thread runs in the program, but fork
-did not copy it into the workers, so they wait for ever.
+What happened: a sample waits for a background thread of the program to fill a queue, run a
+coroutine, complete a future or set an event. The thread runs in the program, but fork did not copy
+it into the workers, so they wait forever.
 
 Why: fork copies memory, not threads. A ThreadPoolExecutor that was used before the fork assumes
 that its threads still exist.
@@ -48,7 +48,7 @@ def detect(case: Case) -> Finding | None:
         trial = case.tried(plan)
         if trial is not None and trial.outcome == "hung":
             return None  # it hangs even where the thread runs
-        # prefer the object that the user's own line names to the lock inside it
+        # prefer the object that the user's line names over the lock inside it
         named = next((s for s in stuck.syncs if case.part(s.path)), sync)
         part = case.part(named.path)
         made = [one for one in case.parts if one.kind in ("executor", "loop")]
@@ -62,10 +62,10 @@ def detect(case: Case) -> Finding | None:
                 f"waits at {quoted(stuck.place)}",
                 f"threads of the program: {', '.join(repr(t.name) for t in case.process_facts.threads[:4])}; in the worker: "
                 + (", ".join(stuck.threads) or "none"),
-                *((f"made at {quoted(part.place)}",) if part and part.place else ()),
+                *((f"created at {quoted(part.place)}",) if part and part.place else ()),
             ),
             Toggle(base.plan, (plan,), ground=AGREES if _unserved(stuck) else SUGGESTED),
-            f"make {path} and its thread in the worker: on first use, or in worker_init_fn",
+            f"create {path} and its thread in the worker: on first use, or in worker_init_fn",
             stuck.place,
         )
     return None
@@ -97,7 +97,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 *scenes.consequence(scene, blocked),
             ),
             AGREES,
-            f"make {name} and its thread in the worker: on first use, or in worker_init_fn",
+            f"create {name} and its thread in the worker: on first use, or in worker_init_fn",
             blocked.thread.place,
         )
     return None

@@ -1,19 +1,19 @@
-"""A sample waits for something outside its process, and nothing ends the wait.
+"""A sample blocks on I/O without a timeout.
 
 What happened: loading one sample waits for a socket, a pipe, a file lock, a child process or a
 timer, and does not return, with workers or without.
 
-Why: sockets, pipes and child processes wait for ever unless they are given a time limit, and
-torch's `timeout=0` waits as long as they do.
+Why: calls on sockets, pipes and child processes block forever unless they have a timeout, and with
+torch's `timeout=0` the loader waits just as long.
 
-How to confirm: the line is the same with workers and without.
+How to confirm: the process waits at the same line with workers and without.
 
-How to fix: give the call a time limit (`socket.settimeout`, `timeout=` of requests and subprocess,
+How to fix: give the call a timeout (`socket.settimeout`, `timeout=` of requests and subprocess,
 `select`), and decide what to return for a sample without an answer. `timeout=` of the loader turns
-the freeze into an error; unjam's `sample_timeout=` ends only the one sample.
+the freeze into an error; unjam's `sample_timeout=` ends only that sample.
 
-Limits: the doctor cannot know whether the answer would have come later; it waited for the seconds
-that it names.
+Limits: the doctor cannot know whether an answer would have arrived later; it waited for the number
+of seconds that it names.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ NAMES = (OneConnectionAtATime,)
 
 
 def words(one: OneConnectionAtATime) -> Words:
-    """Say who is served, and who waits."""
+    """Say which connection is served, and which process waits."""
     return Words(
         f"{one.asks} waits for an answer from {one.server}, which serves one connection at a time and is still serving {one.served}",
-        "let the server answer each connection in a thread of its own (ThreadingHTTPServer, ThreadingTCPServer), "
+        "let the server handle each connection in its own thread (ThreadingHTTPServer, ThreadingTCPServer), "
         "or close the connection after each answer",
     )
 
@@ -67,17 +67,17 @@ def detect(case: Case) -> Finding | None:
     where = f"sample {stuck.index}" if stuck.index else worker_words(stuck)
     return Finding(
         RULE,
-        f"{where} waits for {stuck.words}, and nothing ends the wait",
+        f"{where} waits for {stuck.words}, and the wait has no timeout",
         f"{where} at {stuck.place}",
         (
             f"{worker_words(stuck)} waits at {quoted(stuck.place)}",
             f"no progress for {count(round(min(stuck.seconds, 60)), 'second')}"
             + ("; the same line waits without workers" if both and case.loader.num_workers else ""),
             f"the loader's timeout is {case.loader.timeout:g}"
-            + (": it waits for ever" if not case.loader.timeout else ""),
+            + (": it waits forever" if not case.loader.timeout else ""),
         ),
         AGREES,
-        f"give the call at {stuck.place} a time limit"
+        f"give the call at {stuck.place} a timeout"
         + ("; timeout=60 in the loader turns the freeze into an error" if case.loader.num_workers else ""),
         stuck.place,
     )
@@ -101,13 +101,13 @@ def detect_live(scene: Scene) -> Finding | None:
             continue
         words, evidence = blocked.stuck.words, list(scenes.peer_words(blocked))
         if on_file and blocked.thread.peers:
-            words, evidence = f"{words}, which {blocked.thread.peers[0]} holds", []
+            words, evidence = f"{words}, held by {blocked.thread.peers[0]}", []
         if blocked.stuck.waits == "child":
             evidence += [f"its child: {line}" for line in scenes.children_words(scene, blocked)]
         if blocked.stuck.waits == "sleep" and blocked.thread.waiting.limit is not None:
-            words = f"time to pass: it sleeps, and {duration(blocked.thread.waiting.limit)} are left"
+            words = f"a sleep to end, with {duration(blocked.thread.waiting.limit)} left"
             if scenes.polls(scene, blocked.process):
-                words = f"something that does not come: it looked {blocked.thread.context_switches} times in {duration(scene.seconds)}"
+                words = f"a condition that stays false: it polled {blocked.thread.context_switches} times in {duration(scene.seconds)}"
         where = blocked.thread.place
         return Finding(
             RULE,
@@ -116,11 +116,11 @@ def detect_live(scene: Scene) -> Finding | None:
             (
                 f"waits at {blocked.where}, for {duration(blocked.seconds)}",
                 *evidence,
-                *(("the call has no time limit",) if blocked.thread.waiting.limit is None else ()),
+                *(("the call has no timeout",) if blocked.thread.waiting.limit is None else ()),
                 *scenes.consequence(scene, blocked),
             ),
             AGREES if on_file and blocked.thread.peers else blocked.sure,
-            f"give the call at {where} a time limit"
+            f"give the call at {where} a timeout"
             + ("; timeout=60 in the loader turns the freeze into an error" if blocked.process.role == "worker" else ""),
             where,
         )

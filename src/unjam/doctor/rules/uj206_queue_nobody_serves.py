@@ -1,17 +1,16 @@
-"""A sample waits for a queue, an event or a barrier that nobody serves.
+"""A sample waits for a queue, an event or a barrier that no process serves.
 
 What happened: the dataset reads from an empty queue that nothing fills, or writes to a full queue
 that nothing reads; or it waits for an event that nothing sets, or at a barrier that no other
 process reaches.
 
-Why: `get()` and `put()` wait for ever unless they are given a time limit. With several workers,
-more items are put than one reader expected, or the items were put once although every worker needs
-them.
+Why: `get()` and `put()` block forever unless they have a timeout. With several workers, more items
+are put than the reader expected, or the items were put only once although every worker needs them.
 
 How to confirm: the queue is empty (or full) while every process waits.
 
 How to fix: use `get(timeout=…)` / `put(timeout=…)`; return results through the sample instead of a
-queue; put one end mark for each worker.
+queue; put one sentinel for each worker.
 
 Limits: the doctor cannot know which process should have served the queue.
 """
@@ -36,15 +35,15 @@ NAMES = (PoolWaitsForItself, ProducerNeverEnds)
 
 
 def words(one: PoolWaitsForItself | ProducerNeverEnds) -> Words:
-    """Say that tasks of a pool wait for tasks of the same pool, or a producer for room that nobody makes."""
+    """Say that tasks of a pool wait for tasks of the same pool, or that a producer is blocked on a full queue."""
     if isinstance(one, ProducerNeverEnds):
         return Words(
             f"thread {one.thread!r} is blocked on a full queue, while the program waits for the thread to end",
-            f"before join(), tell the thread to stop and empty the queue; or let put() at {one.puts} have a timeout and look for a stop",
+            f"before join(), tell the thread to stop and empty the queue; or give put() at {one.puts} a timeout and check a stop flag",
         )
     return Words(
         f"all {one.threads} threads of a pool wait for tasks of the same pool, at {one.line}",
-        "give the inner tasks a pool of their own, or do them in the task that needs them; more threads only move the limit",
+        "use a second pool for the inner tasks, or run them in the task that needs them; more threads only move the limit",
     )
 
 
@@ -60,7 +59,7 @@ def detect(case: Case) -> Finding | None:
     _, stuck, sync = found[0]
     threads = case.process_facts.threads and not sync.state.between_processes
     if threads and not any(trial.plan.in_place and trial.outcome == "hung" for trial in case.trials):
-        return None  # a thread of the program may serve it (UJ204)
+        return None  # UJ204: a thread of the program may serve it
     kind = sync.state.kind
     if kind != "queue" and case.process_facts.threads and not any(t.plan.in_place for t in case.trials):
         return None
@@ -71,12 +70,12 @@ def detect(case: Case) -> Finding | None:
     both = len({id(base) for base, *_ in found}) > 1 or not case.loader.num_workers
     return Finding(
         RULE,
-        f"{worker_words(stuck)} waits for {sync.path}, which is {state} and which nobody {served}",
+        f"{worker_words(stuck)} waits for {sync.path}, which is {state} and which no process {served}",
         sync.path,
         (
             f"waits at {quoted(stuck.place)}",
             f"{sync.path} is a {sync.type_name}, {state}",
-            *((f"made at {quoted(part.place)}",) if part and part.place else ()),
+            *((f"created at {quoted(part.place)}",) if part and part.place else ()),
             *(("the same with workers and without",) if both and case.loader.num_workers else ()),
         ),
         AGREES,
@@ -86,7 +85,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def detect_live(scene: Scene) -> Finding | None:
-    """Find a wait for a queue, an event or the like that nothing serves."""
+    """Find a wait for a queue, an event or a similar object that nothing serves."""
     for blocked in scenes.blocked_processes(scene):
         sync = blocked.sync
         kind = sync.state.kind if sync else ""
@@ -99,14 +98,14 @@ def detect_live(scene: Scene) -> Finding | None:
         threads = scenes.own_threads(scene.main_of(blocked.process))
         lost = blocked.process.forked and not blocked.others and kind not in ("loop", "barrier") and bool(threads)
         if not between and lost and not drains:
-            continue  # a thread is missing after the fork (UJ204)
+            continue  # UJ204: a thread is missing after the fork
         name = ("its coroutine" if kind == "loop" else scenes.called_on(blocked)) or (
             f"a {sync.type_name}" if sync and sync.type_name else "a queue"
         )
         full = drains or (sync is not None and sync.state.call == "put")
-        state = "nobody sets or completes"
+        state = "no process sets or completes"
         if kind == "queue" or drains:
-            state = "is full and nobody reads" if full else "is empty and nobody fills"
+            state = "is full and no process reads" if full else "is empty and no process fills"
         return Finding(
             RULE,
             f"{blocked.who} waits for {name}, which {state}",
@@ -114,7 +113,7 @@ def detect_live(scene: Scene) -> Finding | None:
             (
                 f"waits at {blocked.where}, for {duration(blocked.seconds)}",
                 *(
-                    ("it has ended its work and cannot leave before what it put into a queue is taken out",)
+                    ("it has finished its work and cannot exit before the items it put into a queue are taken out",)
                     if drains
                     else ()
                 ),

@@ -1,4 +1,4 @@
-"""A worker tries to start processes of its own.
+"""A worker tries to start child processes.
 
 What happened: a sample uses a DataLoader with workers, a `multiprocessing.Pool` or a `Process`.
 torch's workers are daemons, and multiprocessing does not allow a daemon to have children.
@@ -8,7 +8,7 @@ Why: a daemon is killed when its parent ends, and its children would stay behind
 How to confirm: with `num_workers=0` the same samples load.
 
 How to fix: use one level of processes: let the outer loader's workers do the work, with
-`num_workers=0` in the inner loader; threads (`ThreadPoolExecutor`) are allowed inside a worker.
+`num_workers=0` in the inner loader. Threads (`ThreadPoolExecutor`) are allowed inside a worker.
 
 Limits: processes started in other ways (`subprocess`, `os.fork`) are allowed and are not covered
 here.
@@ -25,7 +25,7 @@ RULE = Rule("UJ207", "children-in-worker", symptom="differs")
 
 
 def detect(case: Case) -> Finding | None:
-    """Find the error of multiprocessing that daemons may not have children."""
+    """Find multiprocessing's error that daemons cannot have children."""
     refused = [
         bad
         for trial in (case.as_is, case.compared)
@@ -46,6 +46,6 @@ def detect(case: Case) -> Finding | None:
             *(("without workers the same sample loads",) if alone else ()),
         ),
         basis_without_workers(case),
-        f"use num_workers=0, threads, or no pool at all inside the sample at {first.place}; the outer loader has the processes",
+        f"at {first.place}, use threads, num_workers=0 in an inner loader, or no pool: the outer loader already uses processes",
         first.place,
     )

@@ -1,9 +1,9 @@
-"""A sample computes and does not return.
+"""A sample computes without returning.
 
-What happened: one sample uses the processor all the time and does not return, with workers or
-without, while the other samples are quick.
+What happened: one sample keeps the processor busy and does not return, with workers or without,
+while the other samples are quick.
 
-Why: a loop does not end for this input (a retry without a limit, a search that finds nothing, a
+Why: a loop never ends for this input (a retry without a limit, a search that finds nothing, a
 parser that does not advance), or the cost grows very fast with the input's size.
 
 How to confirm: with `num_workers=0` the same sample computes at the same lines.
@@ -11,8 +11,8 @@ How to confirm: with `num_workers=0` the same sample computes at the same lines.
 How to fix: put a limit on the loop at the named line; look at this sample's input. unjam's
 `sample_timeout=` ends such a sample.
 
-Limits: the doctor cannot prove that it never ends. It did not end within the named seconds, while
-the other samples took far less.
+Limits: the doctor cannot prove that the sample never ends. It did not end within the given number
+of seconds, while the other samples took far less.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ NAMES = (InputTakenWhole,)
 
 
 def words(one: InputTakenWhole) -> Words:
-    """Say what takes its input whole."""
+    """Say which call consumes its whole input first."""
     return Words(
-        f"{one.who} does not get past {one.line}: {one.pool}.map takes its whole input first, and that has no end (or is very long)",
+        f"{one.who} does not get past {one.line}: {one.pool}.map consumes its whole input first, which is endless or very long",
         "submit a bounded number of tasks at a time (submit() and a deque of futures)"
         if one.pool == "Executor"
-        else "use imap(), with a bound on what is ahead",
+        else "use imap(), and limit how far it runs ahead",
     )
 
 
-LONG = 15.0  # of computing in a program that was watched, with nothing loaded
+LONG = 15.0  # seconds of computing in a program that was watched, while nothing was loaded
 
 
 def detect(case: Case) -> Finding | None:
@@ -57,13 +57,12 @@ def detect(case: Case) -> Finding | None:
     ]
     if not found:
         return None
-    anew = next((t for t in case.trials if t.plan.fresh and t.outcome == "hung"), None)
-    _, stuck = found[0]
-    if stuck.native and anew is None and case.forked and not any(base is case.alone for base, _ in found):
-        return None  # probably a native pool that spins after the fork (UJ203)
-    alone = any(base is case.alone for base, _ in found)
+    fresh = any(t.plan.fresh and t.outcome == "hung" for t in case.trials)
+    base, stuck = found[0]
+    alone = any(trial is case.alone for trial, _ in found)
+    if stuck.native and not fresh and case.forked and not alone:
+        return None  # UJ203: probably a native pool that spins after the fork
     usual = mean_seconds(case.alone) or mean_seconds(case.as_is)
-    base = found[0][0]
     if case.loader.iterable and stuck.index == "#0" and any(one.worker != stuck.worker for one in base.samples):
         return _empty_share(case, stuck)
     return Finding(
@@ -82,24 +81,24 @@ def detect(case: Case) -> Finding | None:
 
 
 def _empty_share(case: Case, stuck: StuckProcess) -> Finding:
-    """A worker of a stream that goes round without a first sample, while others deliver."""
+    """Report a worker of a stream that loops without a first sample, while other workers deliver."""
     name, workers = case.loader.dataset, case.loader.num_workers
     return Finding(
         RULE,
-        f"{worker_words(stuck)} goes round at {stuck.place} and has no first sample, while other workers have: its share of {name} may be empty",
+        f"{worker_words(stuck)} loops at {stuck.place} without a first sample, while other workers deliver: its share of {name} may be empty",
         f"{name}.__iter__ at {stuck.place}",
         (
             f"busy for {duration(stuck.seconds)} at {quoted(stuck.place)}",
             f"the stream is divided among {count(workers, 'worker')}",
         ),
         AGREES,
-        f"leave __iter__ when the worker's share is empty, and use no more workers than there are pieces ({workers} now)",
+        f"return from __iter__ when the worker's share is empty, and use no more workers than there are shards ({workers} now)",
         stuck.place,
     )
 
 
 def detect_live(scene: Scene) -> Finding | None:
-    """Find a process that computed in one sample all the time while the training waited."""
+    """Find a process that computed in one sample during the whole observation while the training waited."""
     for process in scene.processes:
         thread = process.threads[0] if process.threads else None
         if thread is None or process.ended or process.activity.stage not in scenes.WORK or not thread.computes:
@@ -114,15 +113,15 @@ def detect_live(scene: Scene) -> Finding | None:
         place = scenes.most_frequent_line(thread)
         return Finding(
             RULE,
-            f"{blocked.who} has computed for at least {duration(silent)} and has not come to an end",
+            f"{blocked.who} has computed for at least {duration(silent)} without finishing",
             f"{worker_words(blocked.stuck)} at {place}",
             (
-                f"at {quoted(place)}, with {thread.busy:.0%} of a processor",
-                "whether it would end cannot be seen from outside: look again later; if it is the same then, it does not",
+                f"at {quoted(place)}, using {thread.busy:.0%} of a processor",
+                "from outside it cannot be seen whether it will end; if a later look shows the same, it probably does not",
                 *scenes.consequence(scene, blocked),
             ),
             AGREES if for_long else SUGGESTED,
-            f"look at the loop around {place}: what ends it for this sample?"
+            f"check the loop around {place}: what ends it for this sample?"
             + ("; timeout= in the loader turns the freeze into an error" if process.role == "worker" else ""),
             place,
             severity=Severity.ERROR if for_long else Severity.WARNING,

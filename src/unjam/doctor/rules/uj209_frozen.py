@@ -1,7 +1,7 @@
-"""The loader freezes, and the cause is not known.
+"""The loader hangs for an unknown reason.
 
 What happened: no process of the loader made progress for longer than its samples explain, and no
-rule knows why.
+other rule names the cause.
 
 Why: unknown. The evidence names the processes, what they wait for, and their innermost lines.
 
@@ -33,15 +33,15 @@ NAMES = (FrozenProgram,)
 
 
 def words(one: FrozenProgram) -> Words:
-    """Say where the program stands."""
+    """Say where the program is stuck."""
     if one.computes:
         return Words(
             f"the program makes no progress {one.when}: {one.who} computes at {one.place}",
-            f"look at the loop around {quoted(one.place) or one.who}: what would end it?",
+            f"check the loop around {quoted(one.place) or one.who}: what would end it?",
         )
     return Words(
         f"the program makes no progress {one.when}: {one.who} waits for {one.waits}",
-        f"look at {quoted(one.place) or one.who}: what would end this wait, and which process or thread does that?",
+        f"check {quoted(one.place) or one.who}: what would end this wait, and which process or thread should do that?",
     )
 
 
@@ -59,14 +59,14 @@ def detect(case: Case) -> Finding | None:
         f"{worker_words(s)} waits for {s.words}{', at ' + quoted(s.place) if s.place else ''}" for s in hung.stuck[:4]
     ]
     if anew is not None and anew.outcome != "refused":
-        evidence.append(f"{anew.plan}: {'all is well' if anew.fine else anew.outcome}")
+        evidence.append(f"{anew.plan}: {'succeeds' if anew.fine else anew.outcome}")
     if hung.output.strip():
-        evidence.append(f"printed last: {hung.output.strip().splitlines()[-1][:200]}")
+        evidence.append(f"last line of output: {hung.output.strip().splitlines()[-1][:200]}")
     inherited = anew is not None and anew.fine
     return Finding(
         RULE,
-        "the loader freezes"
-        + (": what the workers inherit by fork is the cause" if inherited else " for an unknown reason"),
+        "the loader hangs"
+        + (" because of something the workers inherit by fork" if inherited else " for an unknown reason"),
         f"{stuck.place}" if stuck and stuck.place else case.loader.dataset,
         tuple(evidence),
         SUGGESTED,
@@ -84,11 +84,11 @@ def detect_live(scene: Scene) -> Finding | None:
     blocked = next(iter(scenes.blocked_processes(scene)), None)
     if blocked is None:
         return None
-    forked = ": held by a thread of the main process at the fork, taken and never released, or inside a library"
+    lock = ": it was held by a thread of the main process at the fork, never released, or belongs to a native library"
     return Finding(
         RULE,
         f"{blocked.who} waits for {blocked.stuck.words}"
-        + (forked if blocked.process.stack_error and blocked.stuck.waits == "lock" else ""),
+        + (lock if blocked.process.stack_error and blocked.stuck.waits == "lock" else ""),
         f"{blocked.thread.place or worker_words(blocked.stuck)}",
         (
             f"it has not run for {duration(blocked.seconds)}",
@@ -104,6 +104,6 @@ def detect_live(scene: Scene) -> Finding | None:
         SUGGESTED,
         f"look at {blocked.thread.place}; timeout=60 in the loader turns the freeze into an error"
         if blocked.thread.place
-        else "let this command read the process's stacks, and it can name the line and the lock",
+        else "allow this command to read the process's stacks, so that it can name the line and the lock",
         blocked.thread.place,
     )

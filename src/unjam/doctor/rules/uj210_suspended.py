@@ -1,8 +1,8 @@
 """A process of the loader is suspended.
 
-What happened: a worker or the main process was stopped: by SIGSTOP (a debugger, Ctrl-Z), or by a
-container or batch system that froze its control group. It does nothing until it is resumed, and
-every process that waits for it waits too.
+What happened: a worker or the main process was stopped, either by SIGSTOP (a debugger, Ctrl-Z) or
+by a container or batch system that froze its control group. It does nothing until it is resumed,
+and every process that depends on it waits too.
 
 Why: a check that asks only whether a process exists counts a suspended process as alive.
 
@@ -16,7 +16,6 @@ Limits: the system does not record which process stopped it.
 
 from __future__ import annotations
 
-from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes
@@ -25,11 +24,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
 
 RULE = Rule("UJ210", "suspended", symptom="frozen", live=True)
-
-
-def detect(_case: Case) -> Finding | None:
-    """Return None: the doctor's own trials are not suspended."""
-    return None
 
 
 def detect_live(scene: Scene) -> Finding | None:
@@ -51,10 +45,10 @@ def detect_live(scene: Scene) -> Finding | None:
         f"pid {first.pid}",
         (
             f"state {first.state}, for {duration(blocked.seconds)}" + (f", at {quoted(place)}" if place else ""),
-            *((f"suspended like it: {', '.join(one.name for one in held[1:4])}",) if held[1:] else ()),
+            *((f"also suspended: {', '.join(one.name for one in held[1:4])}",) if held[1:] else ()),
             *scenes.consequence(scene, blocked),
         ),
         OBSERVED,
-        "let it go: unpause the container or resume the job" if frozen else f"let it go on: kill -CONT {first.pid}",
+        "unpause the container or resume the job" if frozen else f"resume it: kill -CONT {first.pid}",
         place,
     )

@@ -1,18 +1,20 @@
-"""The loader is fine; the main process waits for something else.
+"""The main process is blocked outside the loader.
 
 What happened: the main process is not waiting for a batch. It waits in the training step, or
-between two steps: for another rank, for the reader of a pipe that it prints to, for somebody to
-type, for a lock, a thread, a child process, a checkpoint's file.
+between two steps: for another rank, for the reader of a pipe that it prints to, for terminal input,
+for a lock, a thread, a child process or a checkpoint file.
 
-Why: a frozen training looks the same from the terminal, whatever froze it, and people usually
-suspect the loader.
+Why: a frozen training run looks the same in the terminal, whatever the cause, and the loader is
+usually suspected first.
 
-How to confirm: the evidence here is the main process's own stack; its workers are idle or ahead.
+How to confirm: the evidence is the main process's own stack; its workers are idle or have their
+batches ready.
 
 How to fix: follow the evidence: read the pipe or send the output to a file, answer the prompt, look
-at the rank that is missing, give the wait a time limit.
+at the rank that is missing, give the wait a timeout.
 
-Limits: a wait that would end by itself looks like one that would not; the seconds are given.
+Limits: a wait that would end looks like one that would not; the finding says how long it has
+lasted.
 """
 
 from __future__ import annotations
@@ -37,15 +39,15 @@ NAMES = (ExitWaits, TerminationWithoutEffect)
 def words(one: ExitWaits | TerminationWithoutEffect) -> Words:
     """Say which child does not end."""
     if isinstance(one, TerminationWithoutEffect):
-        does = "ignores it" if one.ignores else "has inherited a handler for it, and goes on"
+        reaction = "ignores the signal" if one.ignores else "has inherited a handler for it and keeps running"
         return Words(
-            f"{one.waiter} sends SIGTERM to {one.child} and waits for its end, but that process {does}",
-            "set signal.signal(SIGTERM, SIG_DFL) first thing in the child; or tell it to end by an Event, or use kill()",
+            f"{one.waiter} sends SIGTERM to {one.child} and waits for it to end, but that process {reaction}",
+            "call signal.signal(SIGTERM, SIG_DFL) at the start of the child; or stop it with an Event, or use kill()",
         )
     why = "ignores SIGTERM" if one.ignores else "does not end"
     return Words(
         f"the program has finished but cannot exit: {one.child} {why}",
-        "shut the workers down before the program ends: delete the loader and its iterator, or leave persistent_workers off"
+        "shut the workers down before the program ends: delete the loader and its iterator, or do not use persistent_workers"
         + ("; do not ignore SIGTERM in workers" if one.ignores else ""),
     )
 
@@ -64,7 +66,7 @@ def detect_live(scene: Scene) -> Finding | None:
         blocked = scenes.blocked_process(scene, main, main.thread)
         threads = scenes.stuck_threads(scene, main)
         if threads is None and _waits_for_own_thread(blocked) and not main.thread.holders:
-            continue  # it waits for a thread of its own that makes progress
+            continue  # one of its own threads makes progress and may end the wait
         what, help_text = _wait_words(scene, main, blocked)
         workers = [one for one in scene.workers(main) if not one.ended]
         idle = sum(one.activity.stage in ("idle", "send") for one in workers)
@@ -81,11 +83,7 @@ def detect_live(scene: Scene) -> Finding | None:
                     if blocked.stuck.waits == "child"
                     else ()
                 ),
-                *(
-                    (f"{idle} of {count(len(workers), 'worker')} idle: they have done all that they may do ahead",)
-                    if workers
-                    else ()
-                ),
+                *((f"{idle} of {count(len(workers), 'worker')} idle: the prefetch queue is full",) if workers else ()),
             ),
             AGREES
             if blocked.seconds >= scenes.NO_ACCIDENT or blocked.stuck.waits in ("terminal", "lock", "pipe")
@@ -112,11 +110,11 @@ def _cannot_exit(scene: Scene, main: Process) -> Finding | None:
         return None
     return Finding(
         RULE,
-        f"{main.name} is over and cannot leave: {scenes.thread_words(stuck[0])}",
+        f"{main.name} has finished but cannot exit: {scenes.thread_words(stuck[0])}",
         f"thread {stuck[0].thread.name!r}",
         (f"for {duration(stuck[0].seconds)}", *(scenes.thread_words(one) for one in stuck[1:3])),
         AGREES,
-        "tell the thread to end before the program does, or make it a daemon",
+        "stop the thread before the program ends, or make it a daemon",
         stuck[0].thread.place,
     )
 
@@ -134,7 +132,7 @@ def is_elsewhere(scene: Scene, main: Process) -> bool:
 def _may_wait_for_a_gpu(main: Process) -> bool:
     """Whether the main process may wait for a GPU.
 
-    Such a wait spins: the process has a GPU open and uses a processor at one line all the time.
+    Such a wait spins: the process has a GPU open and keeps a processor busy at one line.
     """
     busy = main.gpu and main.activity.stage == "elsewhere" and bool(main.threads) and main.thread.computes
     return busy and main.thread.steady and main.thread.place is not None
@@ -146,11 +144,11 @@ def _gpu_finding(main: Process) -> Finding:
         f"the loader is fine; {main.name} waits for the GPU, or computes",
         f"{main.thread.place}",
         (
-            f"every look found it at {quoted(main.thread.place)}, with {main.thread.busy:.0%} of a processor",
-            "a wait for a GPU looks like computing from outside: nvidia-smi tells which",
+            f"every sample of its stack shows {quoted(main.thread.place)}, using {main.thread.busy:.0%} of a processor",
+            "from outside, a wait for a GPU looks like computing: check nvidia-smi",
         ),
         SUGGESTED,
-        "if it is always this line, look at what was given to the GPU before it (a kernel, a collective operation of another rank)",
+        "if it stays at this line, look at what was launched on the GPU before it (a kernel, a collective operation of another rank)",
         main.thread.place,
         severity=Severity.NOTE,
     )
@@ -158,17 +156,17 @@ def _gpu_finding(main: Process) -> Finding:
 
 def _wait_words(scene: Scene, main: Process, blocked: scenes.BlockedProcess) -> tuple[str, str]:
     wait, place = main.thread.waiting, main.thread.place
-    together = stack_activity.collective(main.thread.frames)
-    if together:
+    operation = stack_activity.collective(main.thread.frames)
+    if operation:
         return (
-            f"another rank, in {together}",
-            "look at the rank that has not come: `unjam why` on its machine names what holds it",
+            f"another rank, in {operation}",
+            "look at the rank that is missing: `unjam why` on its machine names what blocks it",
         )
     if wait.kind == "terminal" or (wait.fds == (0,) and not wait.writes):
-        return f"somebody to type: {wait.words}", f"answer it, or take the prompt or breakpoint at {place} out"
+        return f"terminal input: {wait.words}", f"answer the prompt, or remove the prompt or breakpoint at {place}"
     if wait.writes and wait.kind in ("pipe", "socket", "terminal"):
         return (
-            f"{wait.words}: nobody reads what it prints",
+            f"{wait.words}: no process reads its output",
             "read from that pipe, or send the output to a file",
         )
     sync = blocked.sync
@@ -176,20 +174,20 @@ def _wait_words(scene: Scene, main: Process, blocked: scenes.BlockedProcess) -> 
         holder = next(iter(main.thread.holders), None)
         name = scenes.lock_name(blocked)
         if holder is not None and holder.itself:
-            return f"{name}, which it holds itself already (since {quoted(holder.place)})", "do not take it twice"
+            return f"{name}, which it already holds (acquired at {quoted(holder.place)})", "do not acquire it twice"
         if holder is not None:
             return f"{name}, which thread {holder.thread!r} holds at {quoted(holder.place)}", "look at that thread"
         if main.thread.native:
             library = next(iter(main.thread.libraries), "a library")
             return (
                 f"something inside {library}",
-                f"look at the call at {place}; a GPU, a rank or a library's thread does not answer",
+                f"look at the call at {place}: a GPU, another rank or a library's thread does not respond",
             )
-        return name, f"look at who takes {name} and does not give it back"
+        return name, f"find the code that acquires {name} and does not release it"
     if sync is not None:
         name = scenes.called_on(blocked) or sync.type_name
         threads = ", ".join(repr(one.name) for one in scenes.own_threads(main)[:3])
-        return f"{name} ({sync.state.kind})", f"look at who should serve {name}" + (
+        return f"{name} ({sync.state.kind})", f"find the thread or process that should serve {name}" + (
             f"; its threads: {threads}" if threads else ""
         )
-    return wait.words, f"give the call at {place} a time limit"
+    return wait.words, f"give the call at {place} a timeout"

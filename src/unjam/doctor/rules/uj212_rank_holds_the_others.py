@@ -1,4 +1,4 @@
-"""One rank of a distributed job holds up all the others.
+"""One rank of a distributed job blocks the others.
 
 What happened: some ranks wait in a collective operation (all_reduce, barrier, the end of backward),
 and one rank has not reached it: it is stuck or slow in its data loading, or in its training step.
@@ -6,20 +6,19 @@ and one rank has not reached it: it is stuck or slow in its data loading, or in 
 Why: a collective operation waits for every rank, and the waiting ranks do not report which one is
 missing.
 
-How to confirm: the evidence here is the stacks of all ranks at one moment.
+How to confirm: the evidence is the stacks of all ranks, taken at the same time.
 
 How to fix: look at what the named rank does; if its loader is stuck, another finding names the
 cause. Uneven numbers of batches have the same effect: one rank has left its loop while the others
 begin another step (`DistributedSampler`, `Join`, `drop_last=True`).
 
-Limits: only ranks on this machine are seen.
+Limits: only ranks on this machine are examined.
 """
 
 from __future__ import annotations
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts import stack_activity
-from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes
@@ -36,17 +35,12 @@ NAMES = (RankSkippedSteps,)
 
 
 def words(one: RankSkippedSteps) -> Words:
-    """Say which rank left steps out."""
+    """Say which rank skipped steps."""
     return Words(
         f"{one.rank} took {count(one.skipped, 'batch', 'batches')} of {one.loader} without backward(), which the other ranks waited for",
-        "let every rank call backward() for every batch: make the loss of an empty batch 0 * model(...).sum(), or leave such samples out "
-        "before they are dealt to the ranks",
+        "call backward() for every batch on every rank: make the loss of an empty batch 0 * model(...).sum(), or remove such samples "
+        "before they are distributed to the ranks",
     )
-
-
-def detect(_case: Case) -> Finding | None:
-    """Return None: the doctor examines one process only."""
-    return None
 
 
 def detect_live(scene: Scene) -> Finding | None:
@@ -64,24 +58,24 @@ def detect_live(scene: Scene) -> Finding | None:
     holder = next((one for one in missing if scenes.is_blocked(scene, one, one.thread)), missing[0])
     moves = holder.thread.computes or (holder.activity.stage != "waits" and not holder.thread.steady)
     if moves and seconds < scenes.NO_ACCIDENT:
-        return None  # the missing rank is only a little slower
+        return None  # the missing rank may only be slightly slower
     verb = "wait" if waiting[1:] else "waits"
     operation = stack_activity.collective(first.thread.frames) or "a collective operation"
     return Finding(
         RULE,
-        f"{holder.name} holds the others: {', '.join(one.name for one in waiting[:4])} {verb} in {operation}",
+        f"{holder.name} is blocking the other ranks: {', '.join(one.name for one in waiting[:4])} {verb} in {operation}",
         holder.name,
         (
             f"{holder.name} {_activity(holder)} at {quoted(holder.thread.place)}",
             *(f"{one.name} waits at {quoted(one.thread.place)}" for one in waiting[:4]),
             *(
-                (f"also not there yet: {', '.join(one.name for one in missing if one is not holder)}",)
+                (f"also missing there: {', '.join(one.name for one in missing if one is not holder)}",)
                 if missing[1:]
                 else ()
             ),
         ),
         AGREES if not moves else SUGGESTED,
-        f"look at what {holder.name} does; the other ranks are well",
+        f"look at what {holder.name} does; the other ranks are only waiting for it",
         holder.thread.place,
         severity=Severity.ERROR,
     )
@@ -107,8 +101,8 @@ def _different_operations(scene: Scene, waiting: list[Process]) -> Finding | Non
             for one in waiting[:4]
         ),
         AGREES,
-        "give every rank the same number of batches and the same operations in the same order (drop_last=True, DistributedSampler, no "
-        "collective operation under an `if rank == 0`)",
+        "let every rank run the same number of batches and the same collective operations in the same order (drop_last=True, "
+        "DistributedSampler, no collective operation under an `if rank == 0`)",
         first.thread.place,
     )
 
@@ -126,7 +120,7 @@ def _activity(main: Process) -> str:
         "sample": f"is in sample {main.activity.index}",
         "collate": "is in its collate function",
         "starting": "starts its workers",
-        "stopping": "ends its workers",
+        "stopping": "stops its workers",
     }
     return stages.get(
         main.activity.stage, "computes" if main.thread.computes else f"waits for {main.thread.waiting.words}"

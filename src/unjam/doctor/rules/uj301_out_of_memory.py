@@ -1,18 +1,19 @@
-"""The workers need more memory than there is.
+"""The workers run out of memory.
 
 What happened: memory ran out while the workers loaded: the system killed a worker, or the doctor
-stopped the trial before the system would.
+stopped the trial before that could happen.
 
-Why: every worker keeps its own copy of what it touches, and makes `prefetch_factor` batches ahead.
-Memory grows with the number of workers: one copy of the dataset may fit where four do not.
+Why: every worker keeps its own copy of the memory that it touches, and prefetches
+`prefetch_factor` batches. Memory grows with the number of workers: one copy of the dataset may fit
+where four do not.
 
-How to confirm: compare the peak of one worker times their number with the free memory; fewer
-workers succeed.
+How to confirm: multiply one worker's peak by the number of workers and compare that with the free
+memory; fewer workers succeed.
 
 How to fix: use fewer workers, a smaller `prefetch_factor`, samples that do not copy what they read,
 or mapped data (`numpy.memmap`) instead of loaded data.
 
-Limits: a peak that only some samples have may be higher than the measured one.
+Limits: some samples may need more memory than the measured peak.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RULE = Rule("UJ301", "out-of-memory", symptom="died")
 
 
 def detect(case: Case) -> Finding | None:
-    """Find a trial in which memory ran out, or would have."""
+    """Find a trial that ran out of memory, or was stopped before it did."""
     out = [trial for trial in (case.as_is, case.compared, case.alone) if trial is not None and _ran_out(trial)]
     killed = [end for _, end in dead_processes(case) if end.out_of_memory]
     errors = [b for t in (case.as_is, case.alone) if t for b in t.bad if is_memory_error(b)]
@@ -48,14 +49,14 @@ def detect(case: Case) -> Finding | None:
         f"memory runs out: {count(case.loader.num_workers, 'worker')} of up to {size(peak)} each, {size(memory)} free",
         where or f"num_workers={case.loader.num_workers}",
         (
-            *((f"the system killed a worker for memory ({killed[0].signal})",) if killed else ()),
+            *((f"the system's out-of-memory killer ended a worker ({killed[0].signal})",) if killed else ()),
             *(
-                (f"stopped by the doctor after {count(len(trial.samples), 'sample')}, before the system would",)
+                (f"the doctor stopped the trial after {count(len(trial.samples), 'sample')}, before the system had to",)
                 if trial.outcome == "memory"
                 else ()
             ),
             *(f"{b.type_name} in sample {b.index}: {b.message[:120]}" for b in errors[:1]),
-            f"largest worker: {size(peak)}; memory that was free at the start: {size(memory)}",
+            f"largest worker: {size(peak)}; free memory at the start: {size(memory)}",
         ),
         Toggle(trial.plan, (fewer,), identified=True) if fewer else AGREES,
         f"num_workers={min(fit, max(1, case.loader.num_workers - 1))} fits here; or load less for each sample in {case.loader.dataset}",

@@ -1,17 +1,17 @@
 """A worker crashes in native code.
 
 What happened: a worker was ended by a signal that the processor or the C library raises: a
-segmentation fault, an abort, an illegal instruction. torch says `DataLoader worker is killed by
-signal` and names no sample.
+segmentation fault, an abort, an illegal instruction. torch reports `DataLoader worker is killed by
+signal` and does not name the sample.
 
 Why: a bug in a native library, a damaged file that the library does not check, an object that must
 not be used after fork (UJ203), or memory passed with the wrong size (ctypes).
 
-How to confirm: loading only the named sample, with `num_workers=0`, ends the process at the same
+How to confirm: loading only the named sample, with `num_workers=0`, crashes the process at the same
 line.
 
-How to fix: look at the named sample's file and the library's version. Until then leave the sample
-out: unjam's loader replaces the worker and, with `on_error="skip"`, goes on without the sample.
+How to fix: check the named sample's file and the library's version. Until then skip the sample:
+unjam's loader replaces the worker and, with `on_error="skip"`, continues without the sample.
 
 Limits: the innermost Python line is known, the native function is not.
 """
@@ -33,7 +33,7 @@ SIGNALS = {
 
 
 def detect(case: Case) -> Finding | None:
-    """Find a process that was ended by a signal of a crash."""
+    """Find a process that was ended by a crash signal."""
     crashed = [(trial, end) for trial, end in dead_processes(case) if end.signal in SIGNALS]
     if not crashed:
         return None
@@ -48,14 +48,14 @@ def detect(case: Case) -> Finding | None:
         (
             *((f"innermost line of the program: {quoted(end.place)}",) if end.place else ()),
             *((f"innermost Python call: {innermost.function} in {innermost.file}",) if innermost else ()),
-            *(("the same without workers: it is the sample, not the workers",) if alone else ()),
+            *(("the same without workers: the sample is the cause, not the workers",) if alone else ()),
             *(
-                ("without workers the same samples load: the crash needs the fork",)
+                ("without workers the same samples load: the crash happens only after fork",)
                 if not alone and case.alone and case.alone.fine
                 else ()
             ),
         ),
         basis_without_samples(case, (one.index for _, one in crashed)),
-        f"look at what {where} reads at {end.place}, and at the version of the library that it calls there",
+        f"check what {where} reads at {end.place}, and the version of the library that it calls there",
         end.place,
     )

@@ -1,7 +1,7 @@
-"""A bus error: the process touched mapped memory that is not there.
+"""A bus error: a process accessed mapped memory that no longer exists.
 
-What happened: a process touched memory that is mapped from a file (or from /dev/shm) beyond the end
-of the file, and was ended by SIGBUS.
+What happened: a process accessed memory that is mapped from a file (or from /dev/shm) beyond the
+end of the file, and was ended by SIGBUS.
 
 Why: the file became shorter after it was mapped (rewritten, truncated, a network file system), or
 /dev/shm was full when a mapped page of it was first used.
@@ -32,15 +32,15 @@ NAMES = (MappedFileShrunk,)
 
 def words(one: MappedFileShrunk) -> Words:
     """Say which file became shorter."""
-    harm = "; a process that touched the rest was ended with SIGBUS" if one.died else ""
+    harm = "; a process that accessed the missing part was ended by SIGBUS" if one.died else ""
     what = (
-        f"was cut to {size(one.size)} while {size(one.mapped)} of it are mapped"
+        f"was truncated to {size(one.size)} while {size(one.mapped)} of it were mapped"
         if one.mapped
-        else "was cut while it is mapped"
+        else "was truncated while it was mapped"
     )
     return Words(
         f"{one.path} {what}{harm}",
-        "write to another file and rename it over this one, or give each dataset a file of its own",
+        "write to another file and rename it over this one, or give each dataset its own file",
     )
 
 
@@ -55,15 +55,15 @@ def detect(case: Case) -> Finding | None:
     mapped = [part.path for part in case.kinds("array") if part.state.mapped]
     return Finding(
         RULE,
-        f"{where} touches mapped memory that is not there (SIGBUS)",
+        f"{where} accesses mapped memory that no longer exists (SIGBUS)",
         f"{where} at {end.place}" if end.place else where,
         (
             *((f"innermost line of the program: {quoted(end.place)}",) if end.place else ()),
             *((f"mapped from files: {', '.join(mapped[:3])}",) if mapped else ()),
             f"/dev/shm had {size(case.process_facts.shm_free or 0)} free",
-            *(("the same without workers: it is the file, not /dev/shm",) if alone else ()),
+            *(("the same without workers: the file is the cause, not /dev/shm",) if alone else ()),
         ),
         basis_without_samples(case, (one.index for _, one in crashed)),
-        f"look whether the file behind {end.place or 'the mapping'} became shorter after it was mapped",
+        f"check whether the file behind {end.place or 'the mapping'} became shorter after it was mapped",
         end.place,
     )

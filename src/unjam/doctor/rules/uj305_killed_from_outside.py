@@ -1,17 +1,18 @@
-"""A worker was killed by a signal that somebody sent.
+"""A worker was killed by a signal from outside.
 
 What happened: a worker was ended by SIGKILL, SIGTERM or another signal that does not come from a
 crash, and the system's counter of out-of-memory kills did not change.
 
-Why: code of the dataset sends signals (a watchdog, a time limit with `signal.alarm`), or a
-scheduler enforces a limit on processor time, or a supervisor or a person sent the signal.
+Why: code of the dataset sends signals (a watchdog, a timeout with `signal.alarm`), or a scheduler
+enforces a limit on processor time, or a supervisor or a person sent the signal.
 
-How to confirm: see whether the same sample ends the worker again, or none does.
+How to confirm: check whether the same sample ends the worker again.
 
-How to fix: find the sender. `signal.alarm` ends a worker with SIGALRM unless a handler is set in
-the worker itself.
+How to fix: find the sender. `signal.alarm` ends a worker with SIGALRM unless the worker itself sets
+a handler.
 
-Limits: a kill from outside the container may not change any counter that can be read here.
+Limits: an out-of-memory kill from outside the container may not change any counter that can be read
+inside it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ RULE = Rule("UJ305", "killed-from-outside", symptom="died")
 
 
 def detect(case: Case) -> Finding | None:
-    """Find a process ended by a signal that is neither a crash nor a lack of memory."""
+    """Find a process ended by a signal that comes neither from a crash nor from a lack of memory."""
     killed = [
         (t, e)
         for t, e in dead_processes(case)
@@ -49,10 +50,10 @@ def detect(case: Case) -> Finding | None:
             if end.worker >= 0
             else f"ended by {end.signal} in {where}",
             *((f"at {quoted(end.place)}",) if end.place else ()),
-            "no process was killed for lack of memory meanwhile",
+            "in the meantime no process was killed for lack of memory",
         ),
         basis_without_samples(case, (one.index for _, one in killed)),
-        f"find who sends {end.signal}: a time limit or watchdog in {case.loader.dataset}, or a scheduler",
+        f"find what sends {end.signal}: a timeout or watchdog in {case.loader.dataset}, or a scheduler",
         end.place or case.loader.dataset_place,
     )
 
@@ -78,11 +79,11 @@ def detect_live(scene: Scene) -> Finding | None:
         who = ", ".join(one.name for one in dead) or f"the worker before pid {young[0].pid}"
         return Finding(
             RULE,
-            f"{who} is dead, and {main.name} still waits for what it had",
+            f"{who} is dead, and {main.name} still waits for its work",
             who,
             (
                 f"waits at {quoted(main.thread.place)}",
-                *((f"{count(len(dead), 'dead process', 'dead processes')} that nobody buried",) if dead else ()),
+                *((f"{count(len(dead), 'zombie process', 'zombie processes')}, not reaped",) if dead else ()),
                 *(
                     (
                         f"pid {young[0].pid} is younger than the others by "
@@ -92,12 +93,12 @@ def detect_live(scene: Scene) -> Finding | None:
                     if young
                     else ()
                 ),
-                *((f"processes killed for memory on this machine so far: {scene.kills}",) if scene.kills else ()),
+                *((f"out-of-memory kills on this machine so far: {scene.kills}",) if scene.kills else ()),
                 *scenes.silence_words(main),
             ),
             AGREES,
-            "find out who killed it (dmesg, the cluster's memory limit); concurrent.futures.ProcessPoolExecutor and unjam's "
-            "loader notice a dead worker, multiprocessing.Pool does not",
+            "find out what killed it (dmesg, the cluster's memory limit); concurrent.futures.ProcessPoolExecutor and unjam's "
+            "loader detect a dead worker, multiprocessing.Pool does not",
             main.thread.place,
         )
     return None

@@ -7,8 +7,8 @@ Why: a damaged or missing file, an unexpected label, a bug in the dataset.
 
 How to confirm: `dataset[index]` in a plain Python session raises the same exception.
 
-How to fix: repair the named samples or the line. To train without them: unjam's `on_error="skip"`
-leaves them out and counts them.
+How to fix: fix the named samples or the line. To train without them, use unjam's
+`on_error="skip"`, which skips and counts them.
 
 Limits: samples that the doctor had no time to load may fail too; the finding says how many were
 loaded.
@@ -45,7 +45,7 @@ def detect(case: Case) -> Finding | None:
     device = case.process_facts.accelerator or "forked subprocess"
     bad = [b for b in bad if not is_memory_error(b) and not out_of_descriptors(b) and device not in b.message]
     if exception_naming_its_process(case) is not None:
-        bad = [b for b in bad if not b.names_process]  # every trial is another process than the program
+        bad = [b for b in bad if not b.names_process]  # every trial runs in another process than the program
     if case.loader.num_workers:
         bad = [b for b in bad if not b.crosses]
     if alone is None or not bad:
@@ -68,10 +68,10 @@ def detect(case: Case) -> Finding | None:
         (
             f"sample {first.index}: {first.type_name}: {message}",
             *((f"raised at {quoted(first.place)}",) if first.place else ()),
-            "without workers too: it is the sample, not the workers",
+            "also without workers: the sample is the cause, not the workers",
         ),
         basis_without_samples(case, (b.index for b in bad)),
-        f"repair sample {names(b.index for b in bad)}, or what {first.place or case.loader.dataset} does with it",
+        f"fix sample {names(b.index for b in bad)}, or how {first.place or case.loader.dataset} handles it",
         first.place,
         wants=(own,) if many else (),
         kinds=tuple(kinds),

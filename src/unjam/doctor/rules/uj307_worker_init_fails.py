@@ -1,6 +1,6 @@
-"""`worker_init_fn` fails.
+"""`worker_init_fn` raises an exception.
 
-What happened: the function that prepares a worker raised an exception, so no worker reached its
+What happened: the function that initialises a worker raised an exception, so no worker reached its
 first sample.
 
 Why: the function runs in the worker, with the worker's number as its only argument. Objects of the
@@ -8,7 +8,7 @@ program may not exist there, and its exceptions are shown only when the first ba
 
 How to confirm: without the function the loader works.
 
-How to fix: repair the named line.
+How to fix: fix the named line.
 
 Limits: none known.
 """
@@ -40,6 +40,6 @@ def detect(case: Case) -> Finding | None:
             *((f"raised at {quoted(first.place)}",) if first.place else ()),
         ),
         Toggle(case.as_is.plan, (plain,)),
-        f"repair {first.place or case.loader.worker_init}; the function is called in the worker with its number",
+        f"fix {first.place or case.loader.worker_init}; the function is called in the worker with the worker's number",
         first.place,
     )

@@ -1,4 +1,4 @@
-"""A sample fails in workers only.
+"""A sample fails only in workers.
 
 What happened: loading raises an exception with workers, and the same samples load without workers.
 No other rule names the cause.
@@ -9,7 +9,8 @@ signal handlers, an accelerator, a context variable, a handle, an environment va
 
 How to confirm: it succeeds with `num_workers=0`.
 
-How to fix: look at the named line, and find what it uses that belongs to the program's own process.
+How to fix: look at the named line, and find what it uses that exists only in the program's own
+process.
 
 Limits: this is a symptom; the cause may be a race.
 """
@@ -26,7 +27,7 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule(
     "UJ308", "fails-only-in-workers", symptom="differs", fallback=True, yields_to=("died", "raised", "start", "none")
 )
-# the same, where the exception itself shows that the process matters
+# the same rule, for an exception that itself shows that the process matters
 KNOWN = replace(RULE, fallback=False, replaces=("UJ310",))
 
 
@@ -42,7 +43,7 @@ def detect(case: Case) -> Finding | None:
             f"sample {named.index} at {named.place}" if named.place else f"sample {named.index}",
             raised_words(named),
             AGREES,
-            f"{named.place or case.loader.dataset} finds only what the program's own process made: make it in each worker",
+            f"{named.place or case.loader.dataset} finds only what the program's own process created: create it in each worker",
             named.place,
         )
     bad = only_in_workers(case)
@@ -59,7 +60,7 @@ def detect(case: Case) -> Finding | None:
             *raised_words(bad),
             f"without workers: {len(alone.samples)} samples, none failed",
             *(
-                ("also in a fork without workers: it is the process that matters",)
+                ("also fails in a fork without workers: the process matters, not the workers",)
                 if in_place and case.alone and case.alone.bad
                 else ()
             ),

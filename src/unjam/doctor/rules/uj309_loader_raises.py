@@ -1,10 +1,10 @@
-"""The loader itself raises, outside of any sample.
+"""The loader raises an exception outside of any sample.
 
 What happened: iterating the loader raised an exception in the program's own process, and no sample,
 collate function or worker caused it.
 
-Why: a sampler or batch sampler fails or yields indices that cannot be used, an option is wrong, or
-the program reached a limit of the machine that no other rule knows.
+Why: a sampler or batch sampler fails or yields invalid indices, an option is wrong, or the program
+reached a limit of the machine that no other rule knows.
 
 How to confirm: iterate the sampler on its own: `list(loader.batch_sampler)`.
 
@@ -46,9 +46,9 @@ def detect(case: Case) -> Finding | None:
         (
             *raised_words(raised),
             f"{failed[0].plan}: after {len(failed[0].samples)} samples",
-            *(("without workers too",) if both and case.loader.num_workers else ()),
+            *(("also without workers",) if both and case.loader.num_workers else ()),
         ),
         OBSERVED,
-        f"look at {raised.place or 'the sampler and the options of the loader'}",
+        f"look at {raised.place or 'the sampler and the loader options'}",
         raised.place or case.loader.made_at,
     )

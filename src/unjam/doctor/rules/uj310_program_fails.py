@@ -1,17 +1,18 @@
-"""The program's loading fails, at the epoch and place where it did.
+"""Loading raised an exception while the program ran.
 
-What happened: a loader, its sampler, its dataset or its workers raised an exception while the
-program ran as it is.
+What happened: a loader, its sampler, its dataset or its workers raised an exception during an
+unmodified run of the program.
 
-Why: the exception says so. If it comes only in a later epoch or in a second loader, what the
-program did in between is the cause: a changed folder, a closed file, a removed file, a changed list.
+Why: see the exception. If it is raised only in a later epoch or in a second loader, the cause is
+something that the program did in between: a changed working directory, a closed file, a removed
+file, a changed list.
 
 How to confirm: run the program; the traceback names the same line.
 
-How to fix: what the evidence names.
+How to fix: fix what the evidence names.
 
-Limits: this is what was seen, without a trial that removes the cause; a rule that knows the cause
-replaces it.
+Limits: this reports an observation; no trial removed the cause to confirm it. A rule that knows the
+cause replaces it.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ RULE = Rule(
     fallback=True,
     yields_to=("died", "start", "none", "differs", "lost", "frozen"),
 )
-# the same, where it is known what the program did before
+# the same rule, for a failure that something the program did earlier explains
 KNOWN = replace(RULE, fallback=False, replaces=("UJ306", "UJ308", "UJ309"))
 
 
 class _Hint(NamedTuple):
-    """What the program did before, what would help, and the line to change."""
+    """What the program did earlier, what would help, and the line to change."""
 
     words: str
     help: str
@@ -60,13 +61,13 @@ _WORDS = {
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Report the exception that ended the program, where loading raised it."""
+    """Report the exception that ended the program, if loading raised it."""
     del cases
     if watched.outcome not in ("failed", "frozen"):
         return []
     loading = [one for one in watched.failures if one.stage != "end"]
     end = next((one for one in watched.failures if one.stage == "end"), None)
-    # what the program caught did not end it
+    # an exception that the program caught did not end it
     fatal = [one for one in loading if end is None or failures.is_same_exception(one, end)]
     if not fatal:
         return _worker_ended(watched, end)
@@ -100,7 +101,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def _worker_ended(watched: ProgramFacts, end: WatchedFailure | None) -> list[Finding]:
-    """Report a worker that ended with an exception outside of any sample: the program printed it."""
+    """Report a worker that ended with an exception outside of any sample, from what the program printed."""
     if end is None or "DataLoader worker" not in end.message:
         return []
     blocks = re.split(r"^Process \S+:$", watched.output, flags=re.MULTILINE)[1:]
@@ -109,23 +110,23 @@ def _worker_ended(watched: ProgramFacts, end: WatchedFailure | None) -> list[Fin
             (Place(file, int(line)), name) for file, line, name in _FRAME.findall(block.partition("\nProcess ")[0])
         ]
         users = [one for one in frames if is_users(one[0].file)]
-        said = [line for line in block.splitlines() if line and not line.startswith((" ", "Traceback"))]
-        if not users or not said:
+        raised = [line for line in block.splitlines() if line and not line.startswith((" ", "Traceback"))]
+        if not users or not raised:
             continue
         place, name = users[-1]
         timers = next(iter(attribute_calls(place.file, ("alarm", "setitimer"))), None)
         return [
             Finding(
                 KNOWN,
-                f"a worker ended while it loaded nothing: {name} raised {said[0][:160]}",
+                f"a worker ended between samples: {name} raised {raised[0][:160]}",
                 name,
                 (
-                    said[0][:300],
+                    raised[0][:300],
                     f"raised at {quoted(place)}",
-                    *((f"a timer is set at {quoted(timers)} and goes off after the sample is done",) if timers else ()),
+                    *((f"a timer set at {quoted(timers)} fires after the sample has finished",) if timers else ()),
                 ),
                 AGREES,
-                "cancel the timer when the sample is done: signal.alarm(0), signal.setitimer(signal.ITIMER_REAL, 0)"
+                "cancel the timer when the sample has finished: signal.alarm(0), signal.setitimer(signal.ITIMER_REAL, 0)"
                 if timers
                 else f"look at {quoted(place)}",
                 timers or place,
@@ -135,7 +136,7 @@ def _worker_ended(watched: ProgramFacts, end: WatchedFailure | None) -> list[Fin
 
 
 def _hint(watched: ProgramFacts, failure: WatchedFailure, loader: WatchedLoader | None) -> _Hint:
-    """What the program did before, and what would help."""
+    """Return what the program did earlier, and what would help."""
     text = f"{failure.type_name} {failure.message}"
     length = loader.description.length if loader is not None else None
     outside = failure.stage == "sample" and failure.index.lstrip("-").isdecimal() and length is not None
@@ -151,19 +152,19 @@ def _hint(watched: ProgramFacts, failure: WatchedFailure, loader: WatchedLoader 
         return _missing_file(watched, failure, loader)
     if "closed" in text.lower():
         return _Hint(
-            "what is read from was closed before",
+            "the object that is read was closed earlier",
             "open it on first use in the worker, and close it after the last epoch",
         )
     if "pandas" in failure.trace and "KeyError" in text:
         return _Hint(
-            "a pandas object is asked by label: rows that were removed or sorted leave labels that are not 0 to n - 1",
+            "a pandas object is indexed by label: after rows are removed or sorted, the labels are no longer 0 to n - 1 in order",
             "use .iloc for positions, or reset_index(drop=True) after filtering",
         )
     at_pipe = "EOFError" in text and "multiprocessing/connection.py" in failure.trace
     if "ConnectionRefused" in text or "BrokenPipe" in text or "ConnectionReset" in text or at_pipe:
         return _Hint(
-            "the process at the other end is gone",
-            "keep the server (manager, connection) alive as long as the loader is used",
+            "the process at the other end has ended",
+            "keep the server (manager, connection) alive while the loader is in use",
         )
     return _Hint("", f"look at {quoted(failure.place)}" if failure.place else "see the traceback of the program")
 
@@ -185,13 +186,13 @@ def _missing_file(watched: ProgramFacts, failure: WatchedFailure, loader: Watche
             (at for file in files for at in attribute_calls(file, ("register",)) if "atexit" in quoted(at)), None
         )
         return _Hint(
-            f"{gone[-1].path} was removed by a process at its end (atexit)"
+            f"{gone[-1].path} was removed by a process when it exited (atexit)"
             + (
-                f": registered at {quoted(registered)}, which a worker that imports the module runs as well"
+                f": registered at {quoted(registered)}, which also runs in a worker that imports the module"
                 if registered
                 else ""
             ),
-            'register it in the main process only: under `if __name__ == "__main__"`, or where the folder is made',
+            'register it only in the main process: under `if __name__ == "__main__"`, or where the folder is created',
             registered,
             f"{quoted(registered).partition(': ')[2]} at {registered}"
             if registered
@@ -200,29 +201,29 @@ def _missing_file(watched: ProgramFacts, failure: WatchedFailure, loader: Watche
     if gone and gone[-1].pid != failure.pid and gone[-1].worker >= 0:
         return _Hint(
             f"worker {gone[-1].worker} removed it at {quoted(gone[-1].place)}, while worker {failure.worker} still uses it",
-            "give each worker a folder of its own, or let one process decide what is removed",
+            "give each worker its own folder, or let one process decide what is removed",
             gone[-1].place,
             os.path.basename(gone[-1].path),
         )
     if gone:
         return _Hint(
             f"{gone[-1].path} was {gone[-1].operation} at {quoted(gone[-1].place)}",
-            "keep the data until the last epoch is over, and remove only what this line is meant to remove",
+            "keep the data until the last epoch has finished, and remove only what this line is meant to remove",
             gone[-1].place,
             os.path.basename(gone[-1].path),
         )
     if entered and not os.path.isabs(path):
         return _Hint(
-            f"the path is relative, and the program changed its folder at {quoted(entered[-1].place)}",
-            "make the paths absolute (os.path.abspath, Path.resolve) before the folder changes",
+            f"the path is relative, and the program changed its working directory at {quoted(entered[-1].place)}",
+            "make the paths absolute (os.path.abspath, Path.resolve) before the working directory changes",
             entered[-1].place,
             "os.chdir",
         )
     if "multiprocessing/shared_memory.py" in failure.trace:
         return _Hint(
-            f"no line of the program removed the shared memory {path}: before Python 3.13 a process that only attaches to a block "
-            "has it removed by its own resource tracker when it ends",
-            "where another program attaches: SharedMemory(..., track=False), before Python 3.13 "
+            f"no line of the program removed the shared memory {path}: before Python 3.13, when a process that only attached to a "
+            "block ends, its resource tracker removes the block",
+            "in the program that attaches, use SharedMemory(..., track=False), or before Python 3.13 "
             'resource_tracker.unregister(block._name, "shared_memory")',
             None,
             f"the other process that attaches to {path}",
@@ -232,7 +233,7 @@ def _missing_file(watched: ProgramFacts, failure: WatchedFailure, loader: Watche
             f"the path {path!r} is relative; the program runs in {here}",
             "make the path absolute, from __file__ for example",
         )
-    return _Hint(f"{path} does not exist", "check how the path is made")
+    return _Hint(f"{path} does not exist", "check how the path is built")
 
 
 def _covers(deleted: str, path: str) -> bool:

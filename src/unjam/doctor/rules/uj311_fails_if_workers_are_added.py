@@ -1,11 +1,11 @@
 """A loader that works without workers would fail with workers.
 
 What happened: the program loads its data without workers. The same loader was tried with two
-workers, and it froze, failed, or gave other samples.
+workers, and it froze, failed, or gave different samples.
 
-Why: a worker is another process. It has copies of the program's objects: of locks that are held, of
-threads that do not run, of files with a shared position. An iterable dataset that does not ask
-which worker it is gives all of its samples in every worker.
+Why: a worker is another process. It has copies of the program's objects: locks that are held,
+thread objects whose threads do not run, files that share their position. An iterable dataset that
+does not check which worker it runs in yields all of its samples in every worker.
 
 How to confirm: set `num_workers=2` and run `unjam check` again; its findings then name the cause.
 
@@ -28,18 +28,18 @@ WORKERS, SECONDS = 2, 5.0
 
 
 def detect(case: Case) -> Finding | None:
-    """Try a healthy loader without workers with two."""
+    """Try a loader that works without workers with two workers."""
     loader, alone = case.loader, case.alone
     if loader.num_workers or alone is None or not alone.fine or alone.bad or not alone.samples or case.drains:
         return None
     if case.program is not None and case.program.outcome in ("failed", "frozen"):
-        return None  # first things first
+        return None  # the program's own failure comes first
     plan = Plan(WORKERS, loader.start_method or "fork", seconds=SECONDS)
     trial = case.tried(plan)
-    said = _what_went_wrong(case, alone, trial) if trial is not None else ("", ())
-    if said is None:
+    problem = _what_went_wrong(case, alone, trial) if trial is not None else ("", ())
+    if problem is None:
         return None
-    what, evidence = said
+    what, evidence = problem
     return Finding(
         RULE,
         f"with workers, this loader over {loader.dataset} {what}",
@@ -54,14 +54,14 @@ def detect(case: Case) -> Finding | None:
 def _what_went_wrong(case: Case, alone: Trial, trial: Trial) -> tuple[str, tuple[str, ...]] | None:
     if trial.outcome == "hung":
         places = [quoted(one.place) for one in trial.stuck if one.place is not None and one.worker >= 0]
-        return "would freeze", (f"{trial.plan}: no batch came", *(f"a worker waits at {one}" for one in places[:1]))
+        return "would freeze", (f"{trial.plan}: no batch arrived", *(f"a worker waits at {one}" for one in places[:1]))
     if trial.outcome == "died":
         return "would lose a worker", tuple(f"{trial.plan}: {end.signal or end.code}" for end in trial.ends[:1])
     if trial.outcome == "raised" and trial.raised is not None:
         bad = next(iter(trial.bad), trial.raised)
         return "would fail", (f"{trial.plan}: {bad.type_name}: {first_line(bad)[:200]}",)
     if other := differing(case, trial):
-        return "would give other samples", (f"{trial.plan}: sample {other[0].index} differs",)
+        return "would give different samples", (f"{trial.plan}: sample {other[0].index} differs",)
     once, now = len(alone.of_epoch(0)), len(trial.of_epoch(0))
     if case.loader.iterable and alone.outcome == trial.outcome == "finished" and now == WORKERS * once:
         return "would give every sample twice", (f"{trial.plan}: {now} samples instead of {once}",)

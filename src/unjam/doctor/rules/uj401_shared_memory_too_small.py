@@ -1,14 +1,14 @@
-"""The batches do not fit into shared memory.
+"""The prefetched batches do not fit in /dev/shm.
 
-What happened: torch sends tensors through /dev/shm. The batches made ahead need more of it than
-there is. The result is an error about shared memory, a bus error, or, with a custom collate
+What happened: torch sends tensors through /dev/shm. The prefetched batches need more of it than is
+available. The result is an error about shared memory, a bus error, or, with a custom collate
 function, a freeze.
 
-Why: each worker makes `prefetch_factor` batches ahead, so batch × prefetch × workers must fit, plus
-the batch in use. The size of the dataset does not matter: it never enters shared memory. Docker
-gives 64 MB by default; `shmmax` has nothing to do with it.
+Why: each worker prefetches `prefetch_factor` batches, so batch × prefetch × workers must fit, plus
+the batch in use. The size of the dataset does not matter: it is never put into shared memory.
+Docker gives 64 MB by default; `shmmax` has no effect on it.
 
-How to confirm: compare the numbers; with fewer batches ahead the loader succeeds.
+How to confirm: compare the numbers; with fewer prefetched batches the loader succeeds.
 
 How to fix: use a larger /dev/shm (`docker run --shm-size=8g`, an emptyDir with medium Memory in
 Kubernetes), fewer workers, a smaller `prefetch_factor`, or smaller batches (uint8 instead of
@@ -30,7 +30,7 @@ RULE = Rule("UJ401", "shared-memory-too-small", symptom="died")
 
 
 def detect(case: Case) -> Finding | None:
-    """Compare the size of the batches ahead with the free space of /dev/shm."""
+    """Compare the size of the prefetched batches with the free space of /dev/shm."""
     loader, free, as_is = case.loader, case.process_facts.shm_free, case.as_is
     known = next((t for t in (case.alone, as_is) if t is not None and t.batches), None)
     if not loader.num_workers or free is None or known is None or as_is is None:
@@ -55,15 +55,15 @@ def detect(case: Case) -> Finding | None:
     )
     return Finding(
         RULE,
-        f"batches of {size(batch)} × {ahead} ahead need {size(batch * ahead)} of shared memory; /dev/shm has {size(free)} free",
-        f"/dev/shm ({size(free)} free) against num_workers={loader.num_workers}, prefetch_factor={loader.prefetch_factor}",
+        f"{ahead} prefetched batches of {size(batch)} need {size(batch * ahead)} of shared memory; /dev/shm has {size(free)} free",
+        f"/dev/shm ({size(free)} free) with num_workers={loader.num_workers}, prefetch_factor={loader.prefetch_factor}",
         (
-            f"one batch: {size(batch)}; ahead: {loader.prefetch_factor} × {loader.num_workers} workers, and one in use",
+            f"one batch: {size(batch)}; prefetched: {loader.prefetch_factor} × {loader.num_workers} workers, and one in use",
             *((f"{failed.plan}: {_how(failed)}",) if failed else ()),
         ),
         Toggle(failed.plan if failed else idle, (small,), ground=AGREES if failed else SUGGESTED),
-        (f"num_workers={most[0]}, prefetch_factor={most[1]} fits; " if most else "not even one worker fits; ")
-        + f"or give /dev/shm {size(batch * ahead * 1.2)} (docker run --shm-size)",
+        (f"use num_workers={most[0]}, prefetch_factor={most[1]}, or " if most else "even one worker does not fit: ")
+        + f"enlarge /dev/shm to {size(batch * ahead * 1.2)} (docker run --shm-size), or use unjam's loader",
         loader.made_at,
     )
 
@@ -83,22 +83,8 @@ def detect_live(scene: Scene) -> Finding | None:
         RULE,
         f"/dev/shm is full: {size(free)} free of {size(whole)}",
         "/dev/shm",
-        ("torch's workers put every batch there; the next one ends a worker with a bus error",),
+        ("torch's workers put every batch there; the next batch ends a worker with a bus error",),
         AGREES,
-        "give it more room (--shm-size), or fewer and smaller batches ahead (num_workers, prefetch_factor, batch_size)",
+        "enlarge it (--shm-size), or prefetch fewer and smaller batches (num_workers, prefetch_factor, batch_size)",
         None,
     )
-
-
-_PROGRAM = (
-    "# shm=64m\n"
-    "import torch\n"
-    "from torch.utils.data import DataLoader, Dataset\n"
-    "class Large(Dataset):\n"
-    "    def __len__(self):\n"
-    "        return 6\n"
-    "    def __getitem__(self, i):\n"
-    "        return torch.full(({size},), i, dtype=torch.uint8)\n"
-    "for batch in DataLoader(Large(), batch_size=1, num_workers=2):\n"
-    "    print(batch.shape)\n"
-)

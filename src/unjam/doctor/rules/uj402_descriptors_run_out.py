@@ -1,11 +1,11 @@
 """The loader runs out of file descriptors.
 
 What happened: torch sends every tensor of a batch with its own descriptor, which stays open as long
-as the tensor lives. The program reaches its limit: `Too many open files`, or `received 0 items of
+as the tensor exists. The program reaches its limit: `Too many open files`, or `received 0 items of
 ancdata`.
 
-Why: the program needs one descriptor for each tensor of each batch ahead, plus one for every tensor
-that it keeps. Batches of many small tensors (lists, dicts of lists) need many.
+Why: the program needs one descriptor for each tensor of each prefetched batch, plus one for every
+tensor that it keeps. Batches of many small tensors (lists, dicts of lists) need many.
 
 How to confirm: compare `ulimit -n` with the number of tensors; with a higher limit or fewer tensors
 the loader succeeds.
@@ -32,7 +32,7 @@ MARKS = ("Too many open files", "ancdata", "Errno 24")
 
 
 def detect(case: Case) -> Finding | None:
-    """Find samples that keep files open, or more tensors ahead than the limit allows."""
+    """Find samples that keep files open, or more prefetched tensors than the limit allows."""
     return _files_kept_open(case) or _tensors_in_flight(case)
 
 
@@ -45,7 +45,7 @@ def _files_kept_open(case: Case) -> Finding | None:
     name = grown[0] if grown else f"{first.place}"
     return Finding(
         RULE,
-        f"samples open files and do not close them: after {case.process_facts.descriptors:,} descriptors none is left",
+        f"samples open files and do not close them: all {case.process_facts.descriptors:,} descriptors are in use",
         name,
         (
             f"sample {first.index}: {first.type_name}: {first.message[:120]}",
@@ -54,7 +54,7 @@ def _files_kept_open(case: Case) -> Finding | None:
             f"ulimit -n is {case.process_facts.descriptors:,}",
         ),
         AGREES,
-        f"close what the sample opens ({first.place}), or keep a few open at most",
+        f"close what the sample opens ({first.place}), or limit the number of open files",
         first.place,
     )
 
@@ -69,39 +69,39 @@ def _tensors_in_flight(case: Case) -> Finding | None:
     need = tensors * ahead + process_facts.descriptors_used
     idle = as_is.plan.changed(idle=True, epochs=1)
     trials = [t for t in (as_is, case.tried(idle)) if t is not None]
-    said = [
+    failed = [
         t
         for t in trials
         if not t.fine and any(mark in t.output + (t.raised.trace if t.raised else "") for mark in MARKS)
     ]
-    if need <= process_facts.descriptors * 0.9 and not said:
+    if need <= process_facts.descriptors * 0.9 and not failed:
         return None
     small = as_is.plan.changed(idle=True, epochs=1, workers=1, prefetch=1)
     return Finding(
         RULE,
-        f"{tensors} tensors in a batch × {ahead} batches ahead need {need:,} descriptors; the limit is {process_facts.descriptors:,}",
-        f"ulimit -n {process_facts.descriptors} against {tensors} tensors in a batch",
+        f"{tensors} tensors per batch × {ahead} prefetched batches need {need:,} descriptors; the limit is {process_facts.descriptors:,}",
+        f"ulimit -n {process_facts.descriptors} with {tensors} tensors per batch",
         (
-            f"every tensor on its way holds a descriptor; {process_facts.descriptors_used} were open before",
-            *((f"{said[0].plan}: {first_line(said[0].raised)[:140] if said[0].raised else 'failed'}",) if said else ()),
+            f"every tensor in transit holds a descriptor; {process_facts.descriptors_used} descriptors were open before",
+            *(f"{t.plan}: {first_line(t.raised)[:140] if t.raised else 'failed'}" for t in failed[:1]),
         ),
-        Toggle(said[0].plan if said else idle, (small,), ground=AGREES if said else SUGGESTED),
-        f"stack the {tensors} tensors into few in {loader.collate}, or raise the limit: ulimit -n {max(4096, need * 4)}",
+        Toggle(failed[0].plan if failed else idle, (small,), ground=AGREES if failed else SUGGESTED),
+        f"stack the {tensors} tensors into a few in {loader.collate}, or raise the limit: ulimit -n {max(4096, need * 4)}",
         loader.made_at,
     )
 
 
 def detect_live(scene: Scene) -> Finding | None:
-    """Find a running process that uses nearly all descriptors it may have."""
+    """Find a running process that has nearly reached its limit of descriptors."""
     for one in scene.processes:
         if one.role in ("main", "worker") and one.most_files and one.open_files > 0.95 * one.most_files:
             return Finding(
                 RULE,
-                f"{one.name} has {one.open_files:,} of the {one.most_files:,} descriptors it may have",
+                f"{one.name} has {one.open_files:,} of at most {one.most_files:,} descriptors open",
                 one.name,
-                ("each tensor of a batch under way, and each that the program keeps, holds one",),
+                ("each tensor of a batch in transit, and each tensor that the program keeps, holds one",),
                 AGREES,
-                "torch.multiprocessing.set_sharing_strategy('file_system'), a higher `ulimit -n`, or copies of what is kept",
+                "torch.multiprocessing.set_sharing_strategy('file_system'), a higher `ulimit -n`, or keep copies instead of batches",
                 one.thread.place if one.threads else None,
             )
     return None

@@ -1,9 +1,9 @@
-"""The batches made ahead do not fit into memory.
+"""The prefetched batches need more than half of the free memory.
 
-What happened: batch × `prefetch_factor` × workers is more than half of the free memory. A slow
-consumer lets the workers run ahead until memory is short.
+What happened: batch × `prefetch_factor` × workers is more than half of the free memory. If the
+program consumes slowly, the workers run ahead until memory is short.
 
-Why: every worker may have `prefetch_factor` batches waiting, whether the program is fast or slow.
+Why: every worker may hold `prefetch_factor` finished batches, however slow the program is.
 
 How to confirm: compare the numbers, which come from measured batches.
 
@@ -24,7 +24,7 @@ RULE = Rule("UJ403", "batches-do-not-fit", Severity.WARNING)
 
 
 def detect(case: Case) -> Finding | None:
-    """Compare the size of the batches ahead with the free memory."""
+    """Compare the size of the prefetched batches with the free memory."""
     loader, memory = case.loader, case.process_facts.memory
     known = next((t for t in (case.alone, case.as_is) if t is not None and t.batches), None)
     if not loader.num_workers or not memory or known is None:
@@ -35,10 +35,10 @@ def detect(case: Case) -> Finding | None:
         return None
     return Finding(
         RULE,
-        f"batches made ahead may need {size(need)} of the {size(memory)} that are free",
+        f"prefetched batches may need {size(need)} of {size(memory)} free memory",
         f"prefetch_factor={loader.prefetch_factor} × num_workers={loader.num_workers}",
-        (f"one batch: {size(batch)}", f"ahead: {loader.prefetch_factor} × {loader.num_workers}, and one in use"),
+        (f"one batch: {size(batch)}", f"prefetched: {loader.prefetch_factor} × {loader.num_workers}, and one in use"),
         SUGGESTED,
-        f"prefetch_factor={max(1, int(memory * 0.4 / batch / loader.num_workers))} keeps it under half of the free memory",
+        f"prefetch_factor={max(1, int(memory * 0.4 / batch / loader.num_workers))} needs less than half of the free memory",
         loader.made_at,
     )

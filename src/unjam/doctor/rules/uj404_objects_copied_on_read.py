@@ -1,4 +1,4 @@
-"""The dataset's Python objects are copied into every worker as they are read.
+"""Reading the dataset's Python objects copies them into every worker.
 
 What happened: after the fork the workers share the program's memory. But reading a Python object
 changes its reference count, which is stored next to it, so the system copies the page. During the
@@ -7,8 +7,8 @@ epoch every worker gets its own copy of the dataset's objects.
 Why: lists and dicts of strings, tuples or dicts are millions of small objects. Reading one large
 array or buffer does not change its memory.
 
-How to confirm: the workers' own memory grows with the samples; with the same items in one shared
-buffer it does not.
+How to confirm: the workers' private memory grows with the samples; with the same items in one
+shared buffer it does not.
 
 How to fix: `self.items = unjam.SharedList(items)` (`SharedDict`, `SharedArray`) keeps one copy in
 shared memory, for any loader. The workers of unjam's own DataLoader read plain values (strings,
@@ -35,7 +35,7 @@ WORTH = 16 << 20
 
 
 def detect(case: Case) -> Finding | None:
-    """Find growing workers, and the large container of objects that explains it."""
+    """Find growing workers, and the large container of objects that explains the growth."""
     container = max(case.kinds("objects"), key=lambda part: part.state.nbytes, default=None)
     as_is = case.as_is
     if container is None or not case.forked or as_is is None:
@@ -51,24 +51,22 @@ def detect(case: Case) -> Finding | None:
         return None
     packed = as_is.plan.changed(pack=(container.path,))
     trial = case.tried(packed)
-    gone = trial is not None and trial.fine and growth(trial) < each * 0.4
-    if trial is not None and trial.fine and not gone:
+    if trial is not None and trial.fine and growth(trial) >= each * 0.4:
         return None
     return Finding(
         RULE,
-        f"{container.path} ({container.state.count:,} Python objects) is copied into every worker as it is read: about "
-        f"{size(total)} in an epoch",
+        f"reading {container.path} ({container.state.count:,} Python objects) copies it into every worker: about {size(total)} in an epoch",
         container.path,
         (
-            f"the workers' own memory grows by {size(each * 1000)} for every 1,000 samples",
+            f"the workers' private memory grows by {size(each * 1000)} for every 1,000 samples",
             f"{container.path} holds about {size(container.state.nbytes)} of objects; with {workers} workers up to {size(total)} more",
             *((f"set at {quoted(container.place)}",) if container.place else ()),
             f"the workers of unjam.DataLoader would copy it too: {left}"
             if left
-            else f"on Python 3.12 and later the workers of unjam.DataLoader read it without copying it, and save up to {size(total)}",
+            else f"on Python 3.12 and later the workers of unjam.DataLoader read it without copying, which saves up to {size(total)}",
         ),
         Toggle(as_is.plan, (packed,), lambda base, changed: growth(changed) < growth(base) * 0.4),
-        f"keep {container.path} once in shared memory: {_target(container)} = unjam.{_kind(container)}({_target(container)})"
+        f"keep one copy of {container.path} in shared memory: {_target(container)} = unjam.{_kind(container)}({_target(container)})"
         + ("" if left else "; or use unjam's DataLoader on Python 3.12 or later"),
         container.place,
         _diff(container),
@@ -101,7 +99,7 @@ def _diff(container: Part) -> str:
 
 
 def growth(trial: Trial) -> float:
-    """Return the mean growth of a worker's own memory in bytes for each sample."""
+    """Return the mean growth of a worker's private memory in bytes per sample."""
     slopes = []
     for worker in {m.worker for m in trial.memory}:
         mine = [m for m in trial.memory if m.worker == worker]

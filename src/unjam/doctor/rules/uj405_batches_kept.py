@@ -7,12 +7,12 @@ descriptors, shared memory or memory.
 Why: a tensor that came from a worker stays in shared memory as long as anything refers to it or to
 a part of it.
 
-How to confirm: a consumer that keeps batches fails; one that does not keep them succeeds.
+How to confirm: a loop that keeps batches fails; one that does not keep them succeeds.
 
 How to fix: keep a copy of what you need from a batch: `kept.append(batch.clone())`, a number
 (`.item()`), an array (`.numpy().copy()`).
 
-Limits: only the captured loop is read.
+Limits: only the captured loop is examined.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ def detect(case: Case) -> Finding | None:
     per_epoch = loader.batches or len(as_is.batches)
     tensors = max(b.tensors for b in as_is.batches) * per_epoch + process_facts.descriptors_used
     nbytes = max(b.storage for b in as_is.batches) * per_epoch
-    few, large = (
-        tensors > process_facts.descriptors * 0.9,
-        nbytes > min(process_facts.shm_free or 1 << 60, process_facts.memory or 1 << 60) * 0.5,
-    )
+    few = tensors > process_facts.descriptors * 0.9
+    large = nbytes > min(process_facts.shm_free or 1 << 60, process_facts.memory or 1 << 60) * 0.5
     if not few and not large:
         return None
     plan = as_is.plan.changed(keep=True, epochs=1)
@@ -60,12 +58,12 @@ def detect(case: Case) -> Finding | None:
             *((f"{trial.plan}: {_how(trial)}",) if failed and trial is not None else ()),
         ),
         Toggle(plan, (as_is.plan,)),
-        f"keep a copy of what is needed: {name}.append(batch.clone()), or numbers",
+        f"keep only a copy of what you need: {name}.append(batch.clone()), or numbers",
         place,
         severity=None if failed else Severity.WARNING,
     )
 
 
 def _how(trial: Trial) -> str:
-    said = trial.raised.message.splitlines() if trial.raised is not None else []
-    return said[0][:140] if said else trial.outcome
+    lines = trial.raised.message.splitlines() if trial.raised is not None else []
+    return lines[0][:140] if lines else trial.outcome

@@ -1,6 +1,6 @@
-"""A small view sends its whole large storage.
+"""A small view sends its whole, much larger storage to the main process.
 
-What happened: the batch holds a tensor that is a view into something much larger. torch sends a
+What happened: the batch holds a tensor that is a view into a much larger tensor. torch sends a
 tensor's whole storage, so every batch carries all of it through shared memory.
 
 Why: `big[i]`, `big[a:b]` and `.view()` do not copy. The default collate copies samples into a new

@@ -6,13 +6,13 @@ or a dict. It grows separately in every worker.
 Why: each worker has its own copy of the dataset. Each worker fills its own cache (and, without
 `persistent_workers`, fills it again in each epoch) and never frees what the cache holds.
 
-How to confirm: an attribute grows with the samples, and the worker's own memory grows with it.
+How to confirm: an attribute grows with the samples, and the worker's private memory grows with it.
 
 How to fix: use a cache with a limit (`functools.lru_cache(maxsize=…)`), a cache on disk that all
 workers read, or no cache.
 
-Limits: growth inside libraries has no name here; a cache that becomes full later looks the same at
-the beginning.
+Limits: growth inside libraries cannot be named; at the beginning, a cache that is going to reach a
+limit looks the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from unjam.doctor.rules.uj404_objects_copied_on_read import growth
 RULE = Rule("UJ408", "grows-in-workers", Severity.WARNING)
 WORTH = 8 << 20
 FITS = 0.05  # of the memory
-EXPLAINS = 0.2  # the share of the growth that what is kept must have
+EXPLAINS = 0.2  # the share of the growth that the kept objects must explain
 
 
 def detect(case: Case) -> Finding | None:
@@ -60,30 +60,30 @@ def detect(case: Case) -> Finding | None:
     per_sample = max((b.nbytes for b in as_is.batches), default=0) / max(1, case.loader.batch_size or 1)
     return Finding(
         RULE,
-        f"every worker grows by {size(each)} a sample: {name} keeps what it loads",
-        f"{name}",
+        f"every worker grows by {size(each)} per sample: {name} keeps what it loads",
+        name,
         (
-            f"without workers {loaded:,} samples added {count(kept[name][0], 'item')} to {name}, of about {size(kept[name][1])}",
+            f"without workers {loaded:,} samples added {count(kept[name][0], 'item')} of about {size(kept[name][1])} to {name}",
             *(
-                ("the items are exceptions: each keeps its traceback, and with that the variables of every frame",)
+                ("the items are exceptions: each keeps its traceback, and so the variables of every frame",)
                 if traced
                 else ()
             ),
-            f"in an epoch: about {size(epoch)} in each of {workers} workers, {size(epoch * workers)} in all",
-            *((f"a sample has {size(per_sample)}",) if per_sample else ()),
+            f"per epoch: about {size(epoch)} in each of {workers} workers, {size(epoch * workers)} in all",
+            *((f"size of a sample: {size(per_sample)}",) if per_sample else ()),
             *((f"at {quoted(place)}",) if place else ()),
         ),
         AGREES if each > 1000 else SUGGESTED,
         f"keep str(error) in {name}, or error.with_traceback(None)"
         if traced
-        else f"put a limit on {name}, or do without it: each worker fills its own",
+        else f"limit the size of {name}, or remove it: each worker fills its own copy",
         place,
         severity=Severity.NOTE if is_cache and fits else None,
     )
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Find an lru_cache without a limit that grows in each epoch of workers that persist."""
+    """Find an lru_cache without a limit that grows in each epoch of persistent workers."""
     for loader in watched.loaders:
         for worker in range(max(1, loader.workers)):
             held = [one.worker_hashes.get(worker if loader.workers else -1, {}) for one in loader.epochs]
@@ -103,7 +103,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                         name,
                         (f"entries at the start of each epoch, in one worker: {', '.join(map(str, numbers[:6]))}",),
                         AGREES,
-                        f"give the lru_cache of {name} a maxsize, or cache what repeats",
+                        f"give the lru_cache of {name} a maxsize, or cache only results that are used again",
                         place or home or loader.made,
                     )
                 ]

@@ -1,16 +1,15 @@
 """The path of the temporary folder is too long for a socket.
 
-What happened: torch passes descriptors from process to process through sockets in the temporary
-folder (`TMPDIR`). A socket's path may have about a hundred characters, and this folder's path
-leaves no space for the socket's name. The batches are lost in a background thread, and the loader
-waits.
+What happened: torch sends descriptors between processes through sockets in the temporary folder
+(`TMPDIR`). A socket's path is limited to about a hundred characters, and this folder's path leaves
+no space for the socket's name. The batches are lost in a background thread, and the loader waits.
 
 Why: cluster schedulers often set `TMPDIR` to long paths.
 
 How to confirm: with a shorter `TMPDIR` the loader succeeds.
 
 How to fix: run `export TMPDIR=/tmp` before the program starts, or set `tempfile.tempdir = "/tmp"`
-at its top. unjam's own loader needs no such socket.
+at its beginning. unjam's own loader needs no such socket.
 
 Limits: none known.
 """
@@ -27,22 +26,22 @@ LONGEST = 107 - 32
 
 
 def detect(case: Case) -> Finding | None:
-    """Find a long path, and a loader that fails with workers only."""
+    """Find a long path, and a loader that fails only with workers."""
     path, as_is = case.process_facts.temporary, case.as_is
     if case.loader.sharing != "file_descriptor":
         return None
     if len(path) <= LONGEST or as_is is None or as_is.fine or case.alone is None or not case.alone.fine:
         return None
-    said = "AF_UNIX path too long" in as_is.output + (as_is.raised.trace if as_is.raised else "")
+    reported = "AF_UNIX path too long" in as_is.output + (as_is.raised.trace if as_is.raised else "")
     return Finding(
         RULE,
-        f"the temporary folder's path has {len(path)} characters, too many for the sockets that torch makes in it",
+        f"the temporary folder's path has {len(path)} characters, too many for the sockets that torch creates in it",
         f"TMPDIR={path}",
         (
-            f"room for {LONGEST} characters, {len(path)} used",
-            *(("the workers say: AF_UNIX path too long",) if said else ()),
-            f"with workers: {as_is.outcome}; without: all is well",
+            f"limit: {LONGEST} characters; used: {len(path)}",
+            *(("the workers report: AF_UNIX path too long",) if reported else ()),
+            f"with workers: {as_is.outcome}; without workers: no failure",
         ),
-        AGREES if said else SUGGESTED,
+        AGREES if reported else SUGGESTED,
         "export TMPDIR=/tmp before the program starts",
     )

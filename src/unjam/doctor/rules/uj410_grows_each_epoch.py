@@ -1,13 +1,14 @@
-"""The program holds more after each epoch: descriptors, processes, threads or memory.
+"""The program leaks descriptors, processes, threads or memory in each epoch.
 
-What happened: what the training process holds grows from epoch to epoch by about the same amount.
+What happened: the training process holds more of a resource after each epoch, by about the same
+amount each time.
 
-Why: each epoch makes something that is never given back: an iterator that is kept, a pool, a
+Why: each epoch creates something that is never released: an iterator that is kept, a pool, a
 temporary file, a list to which batches are added.
 
 How to confirm: count `/proc/self/fd`, or print the memory, after each epoch.
 
-How to fix: make it once before the loop, or close it at the end of the epoch.
+How to fix: create it once before the loop, or close it at the end of the epoch.
 
 Limits: needs three epochs. Memory counts only if it grows by at least 20 MB in each.
 """
@@ -37,17 +38,17 @@ NAMES = (GrowingUse,)
 def words(one: GrowingUse) -> Words:
     """Say what grows, and what keeps it."""
     verb = "grows" if one.what == "memory" else "grow"
-    by = f"; {one.kept} keeps what it is given" if one.kept else ""
-    cure = (
-        f"keep numbers in {one.kept}: .item() or .detach() what is added, so that no graph is kept"
+    keeps = f"; {one.kept} keeps what is added to it" if one.kept else ""
+    remedy = (
+        f"keep numbers in {one.kept}: call .item() or .detach() on what is added, so that no autograd graph is kept"
         if one.graph
-        else f"keep copies in {one.kept} (.clone(), numbers), or put a limit on it"
+        else f"keep copies in {one.kept} (.clone(), numbers), or limit its size"
         if one.kept
         else f"close what {one.culprit.removeprefix('what is ')}, or open it once"
     )
     return Words(
-        f"{one.what} of {one.where} {verb} with every batch, from {one.first} to {one.last}{by}",
-        cure,
+        f"{one.what} of {one.where} {verb} with every batch, from {one.first} to {one.last}{keeps}",
+        remedy,
         severity=Severity.ERROR if one.ran_out else None,
     )
 
@@ -70,7 +71,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 
 
 def _by_line(loaders: list[WatchedLoader]) -> list[list[WatchedLoader]]:
-    """The loaders that each line made: a loop may make one for each epoch."""
+    """Group the loaders by the line that created them: a loop may create one for each epoch."""
     found: dict[Any, list[WatchedLoader]] = {}
     for loader in loaders:
         found.setdefault((loader.pid, loader.made or loader.place), []).append(loader)
@@ -88,6 +89,6 @@ def _finding(loader: WatchedLoader, name: str, values: list[int], kept: Any) -> 
             *((f"batches are kept in {kept[1]} at {kept[0]}",) if kept else ()),
         ),
         AGREES,
-        "make it once before the loop over epochs, or give it back at the end of each epoch",
+        "create it once before the loop over epochs, or release it at the end of each epoch",
         kept[0] if kept else loader.place or loader.made,
     )
