@@ -1,19 +1,16 @@
-"""Observes the loaders of an unmodified program while it runs, in each of its processes.
+"""The observer of a process of an unmodified program: it writes what it sees to the process's event log.
 
-`begin` runs at the start of every interpreter of the program. Forked processes inherit the patches.
 Nothing here may raise an exception into the program or change its behaviour.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 from unjam.deadlines import PROGRAM_HELD, TRIAL_CHECK
@@ -23,7 +20,6 @@ from unjam.doctor.check.trial.event_log import EventLog, exception_fields, worke
 from unjam.doctor.facts.faults import WatchedFailure
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.by_identity import ByIdentity
-from unjam.system.import_hook import after_import
 from unjam.system.isolation import redirect
 from unjam.system.isolation.program_files import ProgramFiles
 from unjam.system.isolation.redirect import SITE
@@ -49,6 +45,8 @@ class Observer:
         self.stops_early = os.path.exists(f"{folder}/{STOP_EARLY}")  # each process ends when it first uses a loader
         # each loader in use: its number, the number of the pass, batches so far, and batches of all passes
         self.open_passes: Callable[[], list[tuple[int, int, int, int]]] = list
+        # what the objects of an exception's frames say about it
+        self.context_of: Callable[[BaseException], dict[str, Any]] = lambda _: {}
         self._log: EventLog | None = None
         self._lock = threading.RLock()
 
@@ -99,11 +97,9 @@ class Observer:
     def failed(self, stage: str, error: BaseException, **fields: Any) -> None:
         """Record an exception that passes through the observer. `fields`: those of WatchedFailure."""
         with contextlib.suppress(Exception):
-            from unjam.doctor.check.target.error_context import context_of  # noqa: PLC0415 - needs an inventory
-
-            known = {}
+            known: dict[str, Any] = {}
             with contextlib.suppress(Exception):
-                known = context_of(error)
+                known = self.context_of(error)
             thread = threading.current_thread()
             if thread is not threading.main_thread():
                 known["thread"] = thread.name
@@ -179,66 +175,3 @@ def length_of(obj: Any) -> int | None:
         return len(obj)
     except Exception:  # noqa: BLE001 - the user's code
         return None
-
-
-def begin() -> None:
-    """Register the patches for when the program imports torch."""
-    folder = os.environ.get(WATCH_VARIABLE, "")
-    try:
-        with own_folder(folder):
-            observer = Observer(folder)
-    except OSError:
-        return  # the doctor is gone
-    atexit.register(_at_exit, observer)
-    from unjam.doctor.check.target.file_events import record_file_events  # noqa: PLC0415 - needs this module
-
-    record_file_events(observer)
-    from unjam.doctor.check.target.observed_faults import record_faults  # noqa: PLC0415 - as above
-
-    record_faults(observer)
-
-    def after_dataloader(module: ModuleType) -> None:
-        from unjam.doctor.check.target.observed_loaders import patch_loaders  # noqa: PLC0415 - only after torch
-
-        patch_loaders(module, observer)
-
-    def after_fetch(module: ModuleType) -> None:
-        from unjam.doctor.check.target.observed_samples import patch_fetchers  # noqa: PLC0415 - as above
-
-        patch_fetchers(module, observer)
-
-    def after_optimizer(module: ModuleType) -> None:
-        register = getattr(module, "register_optimizer_step_post_hook", None)
-        if register is not None:
-            register(lambda optimizer, *_: _count_step(observer, optimizer))
-
-    def after_serialization(module: ModuleType) -> None:
-        from unjam.doctor.check.target.observed_saves import patch_saves  # noqa: PLC0415 - as above
-
-        patch_saves(module, observer)
-
-    def after_dataset(module: ModuleType) -> None:
-        from unjam.doctor.check.target.observed_loaders import patch_datasets  # noqa: PLC0415 - as above
-
-        patch_datasets(module)
-
-    after_import("torch.serialization", after_serialization)
-    after_import("torch.utils.data.dataset", after_dataset)
-    after_import("torch.utils.data.dataloader", after_dataloader)
-    after_import("torch.utils.data._utils.fetch", after_fetch)
-    after_import("torch.optim.optimizer", after_optimizer)
-
-
-def _count_step(observer: Observer, optimizer: Any) -> None:
-    observer.steps += 1
-    number = observer.optimizers.get(optimizer)
-    if number is None:
-        observer.known_optimizers += 1
-        number = observer.known_optimizers
-        observer.optimizers.put(optimizer, number)
-    observer.optimizer = number
-
-
-def _at_exit(observer: Observer) -> None:
-    if not observer.captured:  # otherwise another callback, registered later, has run before
-        observer.ended()

@@ -17,9 +17,9 @@ def _begin() -> None:
 
             beginnings.append(redirect.begin)
         if os.environ.get("UNJAM_WATCH"):
-            from unjam.doctor.check.target import observer
+            from unjam.doctor.check.target import begin_observing
 
-            beginnings.append(observer.begin)
+            beginnings.append(begin_observing.begin)
         elif os.environ.get("UNJAM") or os.environ.get("UNJAM_RUN"):
             from unjam.doctor.run import begin
 
