@@ -260,7 +260,7 @@ def make_one(count):
 
 
 def test_a_container_survives_while_it_is_in_transit(monkeypatch):
-    monkeypatch.setattr(buffer, "LENT_SECONDS", 30.0)
+    monkeypatch.setattr(buffer, "KEEP_SECONDS", 30.0)
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply_async(look, (make_one(10), 7)).get(timeout=30)[1:] == ("7", 10)
         assert pool.apply_async(make_one, (10,)).get(timeout=30) == [str(i) for i in range(10)]
