@@ -58,8 +58,8 @@ MUTANTS = [
     Mutant(
         "what comes from a worker that no longer owes it is taken",
         "loader/engine/machine.py",
-        "        if not self.ledger.owes(worker, batch):\n            return []\n        self.workers[worker].answers += 1",
-        "        self.workers[worker].answers += 1",
+        "        if not self.ledger.owes(worker, batch):\n            return []\n        # reinsert",
+        "        # reinsert",
         "test_engine_simulation",
     ),
     Mutant(

@@ -211,7 +211,7 @@ def test_sampling_from_outside_finds_the_line_samples_wait_at(tmp_path):
     watched, cases = replay(json.loads((tmp_path / "facts.json").read_text()))
     (loader,) = watched.loaders
     assert len(loader.worker_pids) == 2
-    looks = watched.looks_at(loader)
+    looks = watched.observations_of(loader)
     assert sum(one.waits.get("sleep", 0) for one in looks) > 10
     if not any(one.stacks for one in looks):
         pytest.skip("stacks of other processes may not be read here (ptrace)")

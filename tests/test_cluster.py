@@ -154,6 +154,23 @@ def test_resumes_where_it_stopped():
     same([*begun, *loader], whole)
 
 
+def test_a_stream_on_the_cluster_alone_resumes(tmp_path):
+    (tmp_path / "gate").touch()
+
+    def made():
+        return unjam.DataLoader(GatedStream(tmp_path / "gate"), batch_size=4, pool=unjam.RayPool(workers=2))
+
+    whole = indices(made())
+    loader = made()
+    iterator = iter(loader)
+    begun = [number for _ in range(5) for number in next(iterator)[:, 0].tolist()]
+    state = loader.state_dict()
+    del iterator, loader
+    loader = made()
+    loader.load_state_dict(state)
+    assert [*begun, *indices(loader)] == whole
+
+
 # -- failures of samples -----------------------------------------------------------------------------------------------
 
 

@@ -730,6 +730,25 @@ def test_statistics_count_batches_samples_and_failures(workers):
     assert made.statistics().samples == 48
 
 
+def test_statistics_can_be_read_from_another_thread():
+    made = DataLoader(list(range(3000)), 1)
+    reading, stop = [], threading.Event()
+
+    def read():
+        while not stop.is_set():
+            reading.append(made.statistics().waited.count)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        assert sum(1 for _ in made) == 3000
+    finally:
+        stop.set()
+        thread.join(60)
+    assert reading == sorted(reading)
+    assert made.statistics().waited.count == 3000
+
+
 def test_statistics_name_the_slowest_sample():
     import time
 

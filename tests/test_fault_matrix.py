@@ -226,9 +226,7 @@ def test_a_sample_of_an_iterable_that_always_kills_ends_the_epoch(tmp_path):
                     os._exit(0)
                 yield number
 
-    with pytest.raises(
-        WorkerDiedError, match=r"while loading sample 3 of its iterable .*died twice on the same batch"
-    ) as caught:
+    with pytest.raises(WorkerDiedError, match=r"while loading sample 3 of its iterable .*cannot be skipped") as caught:
         list(DataLoader(Dies(99, goes_on=False), batch_size=2, num_workers=2, on_error="skip"))
     assert "help: " in str(caught.value)
 

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 import unjam
 from support import Squares, script
+from unjam.loader.pool import fork_server, templates
 
 
 def keep(x):
@@ -405,6 +406,27 @@ def test_too_few_descriptors_to_start_is_reported():
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(list(unjam.DataLoader(Squares(4), num_workers=2))) == 4
+
+
+def test_a_fork_server_without_descriptors_says_so_and_goes_on():
+    import resource
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(templates, "LARGE_STREAM", 1 << 40)  # the workers come from the server itself
+        assert len(list(unjam.DataLoader(Squares(4), num_workers=1))) == 4
+        server = fork_server.server_pid()
+        limits = resource.prlimit(server, resource.RLIMIT_NOFILE)
+        highest = max(int(fd) for fd in os.listdir(f"/proc/{server}/fd"))
+        # room for the three descriptors of a request, and one or two more: not for a pipe, or not to send its end
+        for free in (4, 5, 6):
+            resource.prlimit(server, resource.RLIMIT_NOFILE, (highest + 1 + free, limits[1]))
+            try:
+                with pytest.raises(unjam.CannotStartError, match="descriptor limit"):
+                    list(unjam.DataLoader(Squares(4), num_workers=1))
+            finally:
+                resource.prlimit(server, resource.RLIMIT_NOFILE, limits)
+        assert len(list(unjam.DataLoader(Squares(4), num_workers=1))) == 4
+        assert fork_server.server_pid() == server
 
 
 def test_frozen_dataclass_exceptions_are_raised(tmp_path):

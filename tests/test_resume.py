@@ -816,3 +816,39 @@ def test_accelerate_saves_a_registered_loader(tmp_path):
     accelerator.register_for_checkpointing(loader)
     accelerator.load_state(str(tmp_path / "saved"))
     assert whole[:6] + [batch.tolist() for _ in range(2) for batch in loader] == whole
+
+
+def test_an_empty_state_changes_nothing():
+    loader = DataLoader(Plain(), 4, num_workers=1, persistent_workers=True)
+    list(loader)
+    before = [worker.pid for worker in loader._iterator._workers]
+    loader.load_state_dict({})
+    list(loader)
+    assert [worker.pid for worker in loader._iterator._workers] == before
+
+
+class ByPair(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return index.sum().item(), torch.rand(()).item()
+
+
+def test_random_numbers_of_a_sample_may_belong_to_an_index_that_is_an_array():
+    pairs = [torch.tensor([number, number + 1]) for number in range(4)]
+    epochs = [
+        list(
+            DataLoader(
+                ByPair(),
+                None,
+                sampler=pairs,
+                num_workers=workers,
+                rng="sample",
+                generator=torch.Generator().manual_seed(1),
+            )
+        )
+        for workers in (0, 2)
+    ]
+    assert epochs[0] == epochs[1]
+    assert len({drawn for _, drawn in epochs[0]}) == 4

@@ -148,8 +148,8 @@ def test_a_stuck_unjam_worker_is_named_and_rescued(ours, tmp_path):
     assert "worker 1 in sample 13" in done.stdout
     assert "ours.py:11" in done.stdout
     kept = json.loads(dump.read_text())
-    worker = next(one for one in kept["processes"] if one["doing"]["index"] == "13")
-    assert worker["doing"]["loader"] == "unjam"
+    worker = next(one for one in kept["processes"] if one["activity"]["index"] == "13")
+    assert worker["activity"]["loader"] == "unjam"
     assert worker["threads"][0]["frames"][0]["line"] == 11
     text = page.read_text()
     assert "worker 1" in text

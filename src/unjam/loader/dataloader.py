@@ -171,8 +171,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         For a map-style dataset the number of workers may differ now; for an iterable it must be the same.
         """
         resume.load_state_dict(self, self._state, state_dict)
-        iterator, self._iterator = self._iterator, None
-        if iterator is not None and state_dict:
+        if state_dict and self._iterator is not None:
+            iterator, self._iterator = self._iterator, None
             getattr(iterator, "_shutdown_workers", lambda: None)()
 
     def replay(self, index: Any, epoch: int | None = None) -> Any:

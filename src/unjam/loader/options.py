@@ -111,7 +111,9 @@ class LoaderOptions:
     warn_after: float | None = _option(
         30.0,
         float,
-        "seconds without a batch after which the log explains what each worker is doing, and where; None: never.",
+        "seconds without a batch after which the log shows what the worker that owes the next batch is doing, with its stack; "
+        "None: never.",
+        "Seconds without a batch after which the log shows what the worker that owes the next one is doing.",
     )
     on_worker_death: OnWorkerDeath = _option(
         "restart",

@@ -46,7 +46,7 @@ from unjam.loader.checkpoint.saved_state import GLOBAL, VERSION, checked, fields
 from unjam.loader.driver.delivered import Delivered, checksum
 from unjam.loader.driver.index_source import listed
 from unjam.loader.options import AutoWorkers
-from unjam.loader.state import LoaderState
+from unjam.loader.state import LoaderState, own_of
 from unjam.loader.worker.progress import as_plain, from_plain, is_stateful
 from unjam.loader.worker.spec import batch_seed
 from unjam.system import random_state
@@ -120,10 +120,15 @@ def _generators(loader: Any) -> dict[str, Any]:
     return found
 
 
+def _workers(loader: Any) -> int:
+    """Return how many workers load the samples, here and elsewhere; 0: the training process does."""
+    return own_of(loader)[0].pool_spec.count(loader.num_workers)[1]
+
+
 def _global_names(loader: Any, *, samples: bool = False) -> tuple[str, ...]:
     """Return the global generators that the order may depend on; with `samples`, also samples loaded in this process."""
     streams = isinstance(loader.dataset, IterableDataset)
-    if loader.num_workers == 0 and (samples or streams):
+    if _workers(loader) == 0 and (samples or streams):
         return random_state.NAMES
     own = streams or all(type(one) in _TORCH_SAMPLERS for _, one in _samplers(loader))
     return ("torch",) if own else random_state.NAMES
@@ -215,7 +220,7 @@ def load_state_dict(loader: Any, state: LoaderState, saved: Any) -> None:
                 raise CannotResumeError(f"the saved state is damaged, field 'begin': {path}: {error}") from error
     automatic = isinstance(loader.num_workers, AutoWorkers)
     if isinstance(loader.dataset, IterableDataset) and not saved["finished"] and not automatic:
-        before, now = saved["num_workers"], loader.num_workers
+        before, now = saved["num_workers"], _workers(loader)
         if before != now:
             raise CannotResumeError(
                 f"this state was saved with num_workers={before}, and each worker reads its own part of the stream; "

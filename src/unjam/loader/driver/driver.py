@@ -150,14 +150,16 @@ class Driver:
         if self.closed:
             return
         # a thread that waits in `next` checks this at least every STALL_CHECK
-        self.closed = True
-        mine = self.lock.is_mine or os.getpid() != self._owner
-        held = not mine and self.lock.enter_to_close(2 * STALL_CHECK.seconds)
+        self.closed, held = True, False
         try:
-            self._close()
-        finally:
-            if held:
-                self.lock.leave()
+            mine = self.lock.is_mine or os.getpid() != self._owner
+            held = not mine and self.lock.enter_to_close(2 * STALL_CHECK.seconds)
+        finally:  # also after Ctrl-C: close() does nothing a second time
+            try:
+                self._close()
+            finally:
+                if held:
+                    self.lock.leave()
 
     # -- waiting for a batch -----------------------------------------------------------------------
 

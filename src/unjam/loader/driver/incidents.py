@@ -256,9 +256,9 @@ class Incidents:
 
 
 _HELP = {
-    Reason.CANNOT_REPLAY: "a sample of an iterable dataset cannot be left out; with a map-style dataset, on_error='skip' leaves it out",
+    Reason.CANNOT_REPLAY: "with a map-style dataset, on_error='skip' leaves the sample out",
     Reason.DIED: "on_worker_death='restart' makes the lost batches again",
-    Reason.TOO_MANY_DEATHS: "something outside the program kills the workers; look in `dmesg` and in the scheduler's log",
+    Reason.TOO_MANY_DEATHS: "check `dmesg` and the scheduler's log: something outside the program may be killing the workers",
     Reason.KILLED_FOR_MEMORY: "use fewer workers, a smaller prefetch_factor, or a machine with more memory",
     Reason.DIED_REPEATEDLY: "on_error='skip' leaves out samples that kill their worker",
     Reason.NEVER_READY: "num_workers=0 runs the same setup in this process, where a debugger can step through it",

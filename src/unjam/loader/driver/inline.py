@@ -184,7 +184,7 @@ class InlineDriver:
         except IterableEnded as end:
             self.close()
             self._end()
-            problem = self._on_error.finish_iterable(request.batch, job.failures, 0, cut_short=end.cut_short)
+            problem = self._on_error.finish_iterable(request.batch, job.failures, None, cut_short=end.cut_short)
             if problem is not None:
                 raise problem from None
             return None

@@ -91,7 +91,7 @@ class OnErrorPolicy:
         return problem
 
     def finish_iterable(
-        self, batch: int, failures: list[SampleFailure], worker: int, *, cut_short: bool
+        self, batch: int, failures: list[SampleFailure], worker: int | None, *, cut_short: bool
     ) -> BaseException | None:
         """Record the failures after the last batch of an iterable that ended; return what to raise."""
         errors, broken = self._collect(batch, failures)
@@ -101,9 +101,9 @@ class OnErrorPolicy:
         if cut_short:
             self._recorder.say(
                 "cut short",
-                "the iterable of worker %d ended right after a failed sample: a generator cannot continue after an "
-                "exception, so the samples that it had not yet yielded are missing",
-                worker,
+                "the iterable%s ended right after a failed sample: a generator cannot continue after an exception, so the "
+                "samples that it had not yet yielded are missing",
+                "" if worker is None else f" of worker {worker}",
             )
         return problem
 

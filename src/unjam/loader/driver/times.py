@@ -8,6 +8,7 @@ microsecond per sample. We use numpy because torch's operations depend on the co
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +89,7 @@ class Times:
     def __init__(self) -> None:
         self._pending: list[tuple[int, Any, bytes, int]] = []
         self._waiting = 0
+        self._counting = threading.Lock()
         self._stages = {stage: Histogram() for stage in STAGES}
         self._waited = Histogram()
         self._slow: list[tuple[int, str, int]] = []
@@ -125,14 +127,15 @@ class Times:
         return self._stalls
 
     def _count(self) -> None:
-        waits = np.array([waited for _, _, _, waited in self._pending], np.int64)
-        self._waited.add(waits)
-        self._waiting = 0
-        kept = [len(entry[2]) > TAIL * 8 for entry in self._pending]
-        pending, self._pending = [entry for entry in self._pending if len(entry[2]) > TAIL * 8], []
+        with self._counting:  # another thread may ask for the statistics
+            entries, self._pending, self._waiting = self._pending, [], 0
+            self._waited.add(np.array([entry[3] for entry in entries], np.int64))
+            self._count_stages([entry for entry in entries if len(entry[2]) > TAIL * 8])
+
+    def _count_stages(self, pending: list[tuple[int, Any, bytes, int]]) -> None:
         if not pending:
             return
-        waits = waits[np.array(kept, bool)]
+        waits = np.array([entry[3] for entry in pending], np.int64)
         stamps = np.frombuffer(b"".join(entry[2] for entry in pending), np.int64)
         took = np.diff(stamps)
         lengths = np.array([len(entry[2]) // 8 for entry in pending], np.int64)

@@ -20,7 +20,7 @@ class Reason(enum.Enum):
     KILLED_FOR_MEMORY = "its worker was killed for memory, and no other worker is left to give up"
     NEVER_READY = "it ended again and again before its first sample"
     TOO_MANY_DEATHS = "more workers died in this epoch than max_restarts allows"
-    CANNOT_REPLAY = "a worker died twice on the same batch of its iterable"
+    CANNOT_REPLAY = "a sample of an iterable dataset cannot be skipped"
     UNREADY = "a worker could not prepare"
     TIMED_OUT = "no batch came within the timeout"
 

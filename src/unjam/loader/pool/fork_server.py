@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -216,10 +217,9 @@ def shared() -> ForkServer:
         raise CannotStartError("another thread has been starting the fork server for too long")
     try:
         if _current is None or not _current.usable:
-            if _current is None:
-                os.register_at_fork(after_in_child=_after_fork_in_child)
-            else:
+            if _current is not None:
                 _current.shut_down()
+            _watch_forks()
             _current = ForkServer()
         return _current
     finally:
@@ -235,7 +235,7 @@ def start_early() -> None:
     # ignore errors: when the server is needed, we try again and report them
     with contextlib.suppress(OSError, CannotStartError):
         shared()
-        atexit.register(shut_down)
+        _shut_down_at_exit()
 
 
 def with_server(use: Callable[[ForkServer], T]) -> T:
@@ -271,6 +271,16 @@ def _interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@functools.cache
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@functools.cache
+def _shut_down_at_exit() -> None:
+    atexit.register(shut_down)
 
 
 def _after_fork_in_child() -> None:

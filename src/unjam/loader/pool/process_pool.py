@@ -241,7 +241,7 @@ class ProcessPool(Pool):
 
     @override
     def memory(self) -> tuple[int, int]:
-        handles = self._handles.values()
+        handles = list(self._handles.values())  # another thread may ask
         return sum(handle.leases.mapped_bytes for handle in handles), sum(
             handle.leases.held_bytes for handle in handles
         )

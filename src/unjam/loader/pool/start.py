@@ -177,7 +177,7 @@ def open_another_pool(request: PoolRequest, error: BaseException) -> ProcessPool
 
 def _ship(worker_input: WorkerInput, cache: PayloadCache, *, within: int | None, templates: bool) -> shipping.Payload:
     """Return the worker input as a payload, without the containers that a template holds."""
-    numbers = cache.keeper.find_containers(worker_input.dataset) if templates else {}
+    numbers = cache.keeper.find_containers(worker_input.dataset if templates else None)
     if within is not None and numbers:
         within -= cache.keeper.estimated_bytes()
     return shipping.ship(worker_input, cache.payload, within=within, numbers=numbers, with_state=True)
@@ -229,16 +229,21 @@ class _RenewableTemplate:
         self._payload = payload
         self._threads = threads
         self._template: TemplateProcess | None = template
-        self._whole = template.whole
+        self._held = template.whole, template.containers
         template.users.add(self)
 
     def __call__(self) -> ForkClient:
         if self._template is None or not self._template.usable:
             self._template = self._cache.template(self._payload, self._threads)
             # the workers' start frames depend on what the first template held
-            if self._template is None or self._template.whole is not self._whole:
+            whole, containers = self._held
+            if (
+                self._template is None
+                or self._template.whole is not whole
+                or list(map(id, self._template.containers)) != list(map(id, containers))
+            ):
                 raise CannotStartError(
-                    f"the template of these workers is gone, and no other can be made: {self._cache.reason}"
+                    f"the template process of these workers is gone and cannot be replaced: {self._cache.reason}"
                 )
             self._template.users.add(self)
         return self._template

@@ -46,6 +46,10 @@ class NotForked:
     reason: str
 
 
+def _refusal(error: OSError) -> NotForked:
+    return NotForked(f"{error.strerror} (process, memory or descriptor limit reached)")
+
+
 class Forker:
     """Forks workers and reaps them. `children`: exit status pipes by pid, kept across an exec."""
 
@@ -122,14 +126,15 @@ class Forker:
 
     def _fork(self, frame: Frame, name: str, run: Callable[[int], None]) -> None:
         """Fork a child that calls `run` with the first descriptor; answer with the result."""
-        read, write = os.pipe()
         me = os.getpid()
+        pipe: tuple[int, ...] = ()
         try:
+            pipe = read, write = os.pipe()
             pid = os.fork()
         except OSError as error:
-            os.close(read)
-            os.close(write)
-            self._answer(NotForked(f"{error.strerror} (the process or memory limit is reached)"))
+            for fd in pipe:
+                os.close(fd)
+            self._answer(_refusal(error))
             return
         if pid == 0:
             self._child(me, frame, (read, write), name, run)
@@ -138,9 +143,14 @@ class Forker:
         if hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):
                 fds.append(os.pidfd_open(pid))
-        self._answer(Forked(pid), fds)
-        for fd in fds:
-            os.close(fd)
+        try:
+            self._answer(Forked(pid), fds)
+        except OSError as error:  # sending a descriptor needs another one
+            os.kill(pid, signal.SIGKILL)
+            self._answer(_refusal(error))
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def _child(self, parent: int, frame: Frame, pipe: tuple[int, int], name: str, run: Callable[[int], None]) -> None:
         code = 1

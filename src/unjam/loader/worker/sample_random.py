@@ -38,7 +38,7 @@ def number_of(index: Any) -> int:
         return index
     try:
         return int(index.__index__())
-    except AttributeError:
+    except (AttributeError, TypeError):  # TypeError: an array with several elements
         text = repr(index).encode("utf-8", "backslashreplace")
         return zlib.crc32(text) | zlib.adler32(text) << 32
 
