@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 import re
+import threading
 import warnings
 from pathlib import Path
 
