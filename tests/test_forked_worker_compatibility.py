@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset
 
 import unjam
-from support import Squares, script
+from support import Squares, script, wait_until
 
 
 def keep(x):
@@ -415,11 +415,13 @@ def test_a_process_that_forks_workers_survives_without_descriptors():
     iterator = iter(loader)
     forker = psutil.Process(iterator._workers[0].pid).ppid()
     assert len(list(iterator)) == 4
+    wait_until(lambda: not psutil.Process(forker).children())
     limits = resource.prlimit(forker, resource.RLIMIT_NOFILE)
-    highest = max(int(fd) for fd in os.listdir(f"/proc/{forker}/fd"))
-    # room for the three descriptors of a request and a little more: none for a pipe, or none to send its end
+    used = {int(fd) for fd in os.listdir(f"/proc/{forker}/fd")}
+    unused = [fd for fd in range(1000) if fd not in used]
+    # the three descriptors of a request fit, and a pipe does not, or its end cannot be sent
     for free in (3, 4, 5):
-        resource.prlimit(forker, resource.RLIMIT_NOFILE, (highest + 1 + free, limits[1]))
+        resource.prlimit(forker, resource.RLIMIT_NOFILE, (unused[free], limits[1]))
         try:
             with pytest.raises(unjam.CannotStartError, match="descriptor limit"):
                 list(loader)
