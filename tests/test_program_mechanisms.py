@@ -92,9 +92,9 @@ def test_a_file_read_while_another_worker_writes_it_is_found():
 
 
 def test_a_truncated_mapped_file_is_found():
-    cut = FileOperation("cut", "/data/bank.npy", HERE, at=1.0)
+    truncation = FileOperation("truncated", "/data/bank.npy", HERE, at=1.0)
     shrunk = ShrunkFile("/data/bank.npy", 8 << 20, 1 << 20, None, was_whole=True)
-    (found,) = said(program("failed", shrunk_files=[shrunk], file_operations=[cut])[0])
+    (found,) = said(program("failed", shrunk_files=[shrunk], file_operations=[truncation])[0])
     assert (found.rule.code, found.location, found.weight) == ("UJ304", HERE, Severity.ERROR)
     died = failure(
         stage="next",
@@ -104,10 +104,13 @@ def test_a_truncated_mapped_file_is_found():
         at=2.0,
         index="",
     )
-    assert codes(program("failed", file_operations=[cut], mapped_files=["/data/bank.npy"], failures=[died])[0]) == [
-        "UJ304"
-    ]
-    assert codes(program("failed", file_operations=[cut], mapped_files=["/data/other.npy"], failures=[died])[0]) == []
+    assert codes(
+        program("failed", file_operations=[truncation], mapped_files=["/data/bank.npy"], failures=[died])[0]
+    ) == ["UJ304"]
+    assert (
+        codes(program("failed", file_operations=[truncation], mapped_files=["/data/other.npy"], failures=[died])[0])
+        == []
+    )
 
 
 # -- waits ----------------------------------------------------------------------------------------------------------------

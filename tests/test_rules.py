@@ -88,7 +88,7 @@ def test_pages_copied_once_per_worker_are_not_growth():
     """A worker's first samples come with the pages that any process writes: 70 MB on Python 3.12."""
 
     def grown(*marks):
-        memory = tuple(WorkerMemory(0, samples, megabytes << 20, 0, 0) for samples, megabytes in marks)
+        memory = tuple(WorkerMemory(0, samples, megabytes << 20) for samples, megabytes in marks)
         return growth(Trial(Plan(1), "finished", 1.0, memory=memory))
 
     assert grown((1, 9), (17, 79)) == 0

@@ -151,9 +151,9 @@ class SampleOutput:
 
 @dataclass(frozen=True, slots=True)
 class FileOperation:
-    """What the program did to a file or folder. done: "removed", "moved", "entered" or "cut"."""
+    """What the program did to a file or folder. kind: "removed", "moved", "entered" (as the working folder) or "truncated"."""
 
-    operation: str
+    kind: str
     path: str
     place: Place | None  # None: no line of the program called it, but the end of a process
     at: float = 0.0

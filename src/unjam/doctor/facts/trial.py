@@ -230,13 +230,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class WorkerMemory:
-    """A worker's memory at one moment, in bytes. private: private dirty pages."""
+    """The private (dirty) memory of a worker at one moment, in bytes."""
 
     worker: int
     samples: int
     private: int
-    pss: int
-    rss: int
     at: float = 0.0
 
 

@@ -65,7 +65,6 @@ class Measurement:
     workers_cpu: float = 0.0
     main_cpu: float = 0.0
     memory: int = 0
-    batch_bytes: int = 0
     busy: float = 0.0
     stalled: float = 0.0
     failed: int = 0

@@ -24,7 +24,7 @@ class SeveralWriters(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnePathForAll(Explanation):
-    """Samples of several workers write the same path, and read it again. failed: what went wrong for it, if that is known."""
+    """Samples of several workers write the same path and read it back. failed: the exception that this caused, if known."""
 
     path: str
     workers: int
@@ -54,7 +54,7 @@ def _explanation(path: str, found: list[InheritedOutput], writers: int) -> Sever
         because=(
             f"{path} grew while {count(writers, 'worker')} had it open",
             *((f"opened at {quoted(place)}",) if place is not None else ()),
-            "each forked worker has its own copy of the buffer, and one position in the file with all others",
+            "each forked worker has its own copy of the buffer, but all share one position in the file",
             "what a worker has not flushed when it ends is lost",
         ),
         basis=AGREES,
@@ -65,7 +65,7 @@ def _explanation(path: str, found: list[InheritedOutput], writers: int) -> Sever
 
 
 def _one_path(known: Knowledge) -> Iterator[Explanation]:
-    """Find a path that samples of several workers write and read again."""
+    """Find a path that samples of several workers write and read back."""
     for process in known.watched.processes:
         by_path: dict[str, list[SampleOutput]] = {}
         for one in process.sample_outputs:
@@ -73,7 +73,7 @@ def _one_path(known: Knowledge) -> Iterator[Explanation]:
         for path, found in by_path.items():
             failure = failures.fatal_failure(known)
             read = failure is not None and path in failure.files
-            # several wrote and read it; or one has written what the failing sample of another one read
+            # several workers wrote and read it, or one wrote what a failing sample of another worker read
             pids = {one.pid for one in found if one.read}
             if read and failure is not None:
                 pids = {one.pid for one in found} | {failure.pid}
@@ -84,18 +84,18 @@ def _one_path(known: Knowledge) -> Iterator[Explanation]:
             case = known.case_of(loader.pid, loader.number) if loader is not None else None
             shared = case is not None and any(one.state.between_processes for one in case.kinds("lock", "semaphore"))
             if not read and (shared or any(one.locks for one in found)):
-                continue  # they take turns, as far as can be seen
+                continue  # a lock probably makes them take turns
             failed = failures.failure_words(failure) if failure is not None and failure.worker >= 0 else ""
             yield OnePathForAll(
                 culprit=f"{os.path.basename(path)} at {place}" if place is not None else path,
                 place=place,
                 because=(
                     *((failed,) if failed else ()),
-                    f"a sample of one worker wrote {path}, and that of another one read it"
+                    f"a sample of one worker wrote {path}, and a sample of another worker read it"
                     if read
-                    else f"samples of {count(len(pids), 'worker')} write {path} and read it again",
+                    else f"samples of {count(len(pids), 'worker')} write {path} and read it back",
                     *((f"written at {quoted(place)}",) if place is not None else ()),
-                    "one worker can read what another one is just writing",
+                    "a worker can read the file while another is still writing it",
                 ),
                 basis=SUGGESTED if shared else AGREES,
                 path=path,

@@ -1,4 +1,4 @@
-"""Ended processes and threads: somebody waits for an answer, and who should have given it is gone."""
+"""A process waits for a thread or process that has ended, or reads a mapped file that was truncated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PeerEnded(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappedFileShrunk(Explanation):
-    """A file was mapped, and made shorter afterwards. died: a process touched what is gone."""
+    """A file was truncated while it was mapped. died: a process was killed because it read past the new end."""
 
     path: str
     mapped: int
@@ -38,7 +38,7 @@ class MappedFileShrunk(Explanation):
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Explain a freeze by a thread of the waiting process, or a child of it, that ended with an exception."""
-    found = list(_mappings(known)) or list(_cut(known))
+    found = list(_mappings(known)) or list(_truncated_mapping(known))
     yield from found
     watched = known.watched
     scene = watched.scene
@@ -57,7 +57,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                 f"{one.kind} {one.name!r} ended with {raised}",
                 *((f"raised at {quoted(one.place)}",) if one.place else ()),
                 f"{waiter.name} waits at {quoted(place)}" if place else f"{waiter.name} waits",
-                "nothing tells it that no answer will come",
+                "it is not told that no answer will come",
             ),
             basis=AGREES,
             what=one.kind,
@@ -70,27 +70,27 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _mappings(known: Knowledge) -> Iterator[Explanation]:
-    """Find a file that has become shorter since it was mapped."""
+    """Find a file that was truncated while it was mapped."""
     for one in [one for process in known.watched.processes for one in process.shrunk_files]:
         died = known.watched.outcome == "failed"
-        cut = next(
+        truncation = next(
             (
-                deed
-                for deed in reversed(known.watched.file_operations)
-                if deed.operation == "cut" and deed.path == one.path
+                operation
+                for operation in reversed(known.watched.file_operations)
+                if operation.kind == "truncated" and operation.path == one.path
             ),
             None,
         )
-        if cut is None and not one.was_whole:
-            continue  # some libraries map more than the file has
-        one = replace(one, place=cut.place if cut is not None else one.place)  # noqa: PLW2901 - whoever cut it says more
+        if truncation is None and not one.was_whole:
+            continue  # some libraries map more bytes than a file has
+        one = replace(one, place=truncation.place if truncation is not None else one.place)  # noqa: PLW2901 - the line that truncated it says more
         yield MappedFileShrunk(
             culprit=f"{os.path.basename(one.path)}, opened again at {one.place}" if one.place else one.path,
             place=one.place,
             because=(
-                f"{size(one.mapped)} of {one.path} are mapped, and the file has {size(one.size)} now",
-                *((f"opened last at {quoted(one.place)}",) if one.place else ()),
-                "a process that touches what is gone is ended with SIGBUS; /dev/shm has nothing to do with it",
+                f"{size(one.mapped)} of {one.path} are mapped, but the file now has only {size(one.size)}",
+                *((f"last opened at {quoted(one.place)}",) if one.place else ()),
+                "a process that reads past the new end is killed by SIGBUS; /dev/shm is not involved",
             ),
             basis=AGREES if died else OBSERVED,
             path=one.path,
@@ -102,24 +102,24 @@ def _mappings(known: Knowledge) -> Iterator[Explanation]:
         return
 
 
-def _cut(known: Knowledge) -> Iterator[Explanation]:
-    """Find a worker that died after a file that it had mapped was cut."""
+def _truncated_mapping(known: Knowledge) -> Iterator[Explanation]:
+    """Find a worker that died after a file that it had mapped was truncated."""
     failure = failures.fatal_failure(known)
     if failure is None or "DataLoader worker" not in failure.message or failure.worker >= 0:
         return
     mapped = {path for process in known.watched.processes for path in process.mapped_files}
-    for deed in reversed(known.watched.file_operations):
-        if deed.operation == "cut" and deed.path in mapped and deed.at <= failure.at:
+    for operation in reversed(known.watched.file_operations):
+        if operation.kind == "truncated" and operation.path in mapped and operation.at <= failure.at:
             yield MappedFileShrunk(
-                culprit=f"{os.path.basename(deed.path)}, opened again at {deed.place}",
-                place=deed.place,
+                culprit=f"{os.path.basename(operation.path)}, opened again at {operation.place}",
+                place=operation.place,
                 because=(
                     failures.failure_words(failure),
-                    f"workers had mapped {deed.path}, which was cut at {quoted(deed.place)}",
-                    "a process that touches what is gone is ended with SIGBUS; /dev/shm has nothing to do with it",
+                    f"workers had mapped {operation.path}, which was truncated at {quoted(operation.place)}",
+                    "a process that reads past the new end is killed by SIGBUS; /dev/shm is not involved",
                 ),
                 basis=AGREES,
-                path=deed.path,
+                path=operation.path,
                 mapped=0,
                 size=0,
                 died=True,
@@ -129,7 +129,7 @@ def _cut(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _waiter(scene: Scene, one: EndedByException) -> Process | None:
-    """The process that waits for what has ended: its own one for a thread, the main process for a helper."""
+    """The process that waits for the ended thread or process: the thread's own process, or the main process."""
     if one.kind == "thread":
         process = scene.find(one.pid)
         return process if process is not None and _waits(scene, process) else None

@@ -14,7 +14,7 @@ ORDER = ("constructor", "sampler", "made", "sample", "collate", "iter", "next", 
 
 
 def fatal_failure(known: Knowledge) -> WatchedFailure | None:
-    """The failure that ended the program, as early on its way as it was seen."""
+    """The failure that ended the program, as first observed: in a sample rather than where the program got it."""
     watched = known.watched
     if watched.outcome not in ("failed", "frozen"):
         return None
@@ -39,12 +39,12 @@ def failure_words(failure: WatchedFailure) -> str:
 
 
 def has_errno(failure: WatchedFailure, number: int) -> bool:
-    """Whether a failure is of this kind, by its number or by the system's own text for it."""
+    """Whether a failure has this error number, or the system's message for it."""
     return failure.errno == number or os.strerror(number) in failure.message
 
 
 def where_failed(failure: WatchedFailure) -> str:
-    """What was being done when it failed."""
+    """Which process failed, and in which sample."""
     who = f"worker {failure.worker}" if failure.worker >= 0 else "the program"
     return f"{who} in sample {short_index(failure.index)}" if failure.index else f"{who}"
 

@@ -1,4 +1,4 @@
-"""Growth: a process holds more with every batch, and what holds it."""
+"""Growth: a process uses more memory or descriptors with every batch, and which container keeps them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from unjam.doctor.mechanisms import failures
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, SUGGESTED
 
-# moments that are compared, after a first quarter in which caches fill; and those of a process that ran out of something
+# the fewest measurements to compare, after a first quarter in which caches fill; and for a process that ran out of descriptors
 FEWEST, FEWEST_LEFT = 8, 2
 LEAST = {"memory": 100_000_000, "descriptors": 60}
-GRAPH, SHARED = 1, 2  # as in Moment.containers
-_STEADY = 0.8  # the share of the steps that must go up
+GRAPH, SHARED = 1, 2  # as in ResourceUsage.containers
+_STEADY = 0.8  # the share of the steps that must be increases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowingUse(Explanation):
-    """what: "memory" or "open descriptors". where: which process. graph: what is kept holds the graph of a training step."""
+    """what: "memory" or "open descriptors". where: which process. graph: what is kept includes the autograd graph of a training step."""
 
     what: str
     where: str
@@ -36,7 +36,7 @@ class GrowingUse(Explanation):
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Find the process of a loader that holds more and more."""
+    """Find a process of a loader whose memory or descriptors keep growing."""
     for loader in known.watched.loaders:
         main = [one for epoch in loader.epochs for one in epoch.usage if one.worker < 0]
         for name, least in LEAST.items():
@@ -52,14 +52,14 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _grows(values: list[int], least: int, fewest: int = FEWEST) -> bool:
-    if fewest == FEWEST_LEFT:  # it has run out: the moments are as many as there were
+    if fewest == FEWEST_LEFT:  # it ran out of them, perhaps after few measurements
         return len(values) >= fewest and values[-1] - values[0] >= least
     later = values[len(values) // 4 :]
     if len(later) < fewest or later[-1] - later[0] < least:
         return False
     steps = [after - before for before, after in itertools.pairwise(later)]
     half = later[len(later) // 2]
-    # as much in the second half as in the first: what fills up slows down
+    # the second half must grow like the first: a cache that fills up slows down
     return sum(step > 0 for step in steps) >= _STEADY * len(steps) and later[-1] - half > 0.6 * (half - later[0])
 
 
@@ -80,12 +80,12 @@ def _explanation(
     place = filled_at(files, kept.rpartition(".")[2]) if kept else opened
     what = "memory" if name == "memory" else "open descriptors"
     return GrowingUse(
-        culprit=kept or (f"what is opened at {opened}" if opened else where),
+        culprit=kept or (f"files opened at {opened}" if opened else where),
         place=place or loader.place,
         because=(
             f"{what} of {where}: {shown[0]} after {later[0].batches:,} batches of {loader.name}, {shown[1]} after {later[-1].batches:,}",
             *(
-                (f"{kept} grows with it" + (", and what it keeps holds the graph of each step" if graph else ""),)
+                (f"{kept} grows with it" + (", and its items keep the autograd graph of each step" if graph else ""),)
                 if kept
                 else ()
             ),
@@ -107,7 +107,7 @@ def _explanation(
 def _keeper(moments: list[ResourceUsage], name: str) -> tuple[str, bool]:
     """The container that grew by most bytes, or the attribute that keeps a graph; and whether graphs are kept.
 
-    Descriptors are kept by tensors in shared memory.
+    Of descriptors, those that tensors in shared memory keep open.
     """
     first, last = moments[0].containers, moments[-1].containers
     grown = {
@@ -120,6 +120,6 @@ def _keeper(moments: list[ResourceUsage], name: str) -> tuple[str, bool]:
         return path, bool(last[path][2] & GRAPH)
     if name != "memory":
         return "", False
-    # a graph in a variable is that of the current step; one in an attribute outlives it
+    # a variable holds the graph of the current step; an attribute keeps it longer
     kept = next((path for path, now in last.items() if now[2] & GRAPH and "." in path and path in first), "")
     return kept, bool(kept)

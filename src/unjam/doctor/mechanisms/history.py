@@ -1,4 +1,4 @@
-"""History: what a sample is depends on what the same process has loaded before."""
+"""History: a sample's content depends on what the same process loaded before it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unjam.doctor.proof import AGREES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilledWhileLoading(Explanation):
-    """A container that samples fill decides what later samples are, and each worker fills its own."""
+    """Samples fill a container that affects later samples, and each worker fills its own copy."""
 
     loader: str
     wrong: int
@@ -23,7 +23,7 @@ class FilledWhileLoading(Explanation):
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Explain samples that differ between workers by a container that grows while they are loaded."""
+    """Explain samples that differ between workers by a container that grows during loading."""
     for case in known.cases:
         wrong = differing(case, case.compared)
         grown = [path for path in _grown(case.alone) if path.startswith(("dataset.", "collate_fn."))]
@@ -43,8 +43,8 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             culprit=path,
             place=place or case.loader.dataset_place,
             because=(
-                f"{count(len(indices), 'sample')} differ between workers and no workers: {names(indices)}",
-                f"{path} grows while samples are loaded, in each of {count(case.loader.num_workers, 'worker')} by itself",
+                f"{count(len(indices), 'sample differs', 'samples differ')} between loading with and without workers: {names(indices)}",
+                f"{path} grows while samples are loaded; each of {count(case.loader.num_workers, 'worker')} fills its own copy",
                 *((f"filled at {quoted(place)}",) if place is not None else ()),
             ),
             basis=AGREES,

@@ -1,4 +1,4 @@
-"""Lengths: something was counted when it was put together, and has another length now."""
+"""Lengths: a dataset changed its length after it was concatenated, and a last batch that is too small."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unjam.doctor.proof import AGREES, OBSERVED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedEarlier(Explanation):
-    """A member of a concatenation, or the dataset of a subset, has another length than when it was counted."""
+    """A member of a concatenation, or the dataset of a subset, has changed its length since."""
 
     member: str
     then: int
@@ -27,7 +27,7 @@ class CountedEarlier(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastBatchSmaller(Explanation):
-    """The training step fails with the last batch of a pass, which has fewer samples than the others."""
+    """The training step fails with the last batch of an epoch, which has fewer samples than the others."""
 
     loader: str
     rest: int
@@ -36,7 +36,7 @@ class LastBatchSmaller(Explanation):
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Find a concatenation or subset over a dataset that has changed its length since, and a last batch that is too small."""
+    """Find a dataset that changed its length after it was concatenated, and a last batch that is too small."""
     yield from _last_batch(known)
     failure = failures.fatal_failure(known)
     for loader in known.watched.loaders:
@@ -55,9 +55,9 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                     if mine is not None
                     else ()
                 ),
-                f"{member} had {then:,} samples when it was put together with others, and has {now:,} now",
-                *((f"put together at {quoted(place)}",) if place is not None else ()),
-                "indices are still dealt out by the earlier length",
+                f"{member} had {then:,} samples when it was concatenated or divided, and has {now:,} now",
+                *((f"this was done at {quoted(place)}",) if place is not None else ()),
+                "indices are still computed from the earlier length",
             ),
             basis=AGREES if mine is not None else OBSERVED,
             member=member,
@@ -80,7 +80,7 @@ def _put_together(loader: WatchedLoader, member: str) -> Place | None:
 
 
 def _last_batch(known: Knowledge) -> Iterator[Explanation]:
-    """Find a program that failed outside of its loaders while it had the last, smaller batch of a pass."""
+    """Find a program that failed outside of its loaders while it used the last, smaller batch of an epoch."""
     failure = failures.fatal_failure(known)
     if known.watched.outcome != "failed" or failure is None or failure.stage != "end":
         return
@@ -98,7 +98,7 @@ def _last_batch(known: Knowledge) -> Iterator[Explanation]:
             because=(
                 failures.failure_words(failure),
                 *((f"raised at {quoted(failure.place)}",) if failure.place is not None else ()),
-                f"{epoch.batches - 1:,} batches of {size} samples went well before it; {length:,} samples leave {rest} for the last one",
+                f"{epoch.batches - 1:,} batches of {size} samples succeeded before it; {length:,} samples leave {rest} for the last batch",
             ),
             basis=AGREES,
             loader=loader.name,

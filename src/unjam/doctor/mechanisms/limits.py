@@ -1,4 +1,4 @@
-"""Limits: something is used up that the system, the container or the program itself has limited."""
+"""Limits: a resource that the system, the container or the program itself limits is used up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES, SUGGESTED
 
-# what an error says is used up, and the limits that it can be
+# error number -> the limits that may have been reached
 _LIMITS = {
     errno.EFBIG: ("RLIMIT_FSIZE",),
     errno.EMFILE: ("RLIMIT_NOFILE",),
@@ -34,7 +34,7 @@ _WORDS = {
 class LimitReached(Explanation):
     """A limit of the process. what: what it limits. name: e.g. RLIMIT_FSIZE. own: the program set it itself.
 
-    keeper: the container that samples fill, and that uses it up.
+    keeper: the container that samples fill until the limit is reached.
     """
 
     keeper: str
@@ -47,7 +47,7 @@ class LimitReached(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSpaceLeft(Explanation):
-    """A file system has no room, or no inode, left. what: what is used up."""
+    """A file system has no space or no inodes left. what: what is used up."""
 
     path: str
     what: str
@@ -55,7 +55,7 @@ class NoSpaceLeft(Explanation):
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Explain a failure that says that something is used up."""
+    """Explain a failure whose error says that a resource is used up."""
     failure = failures.fatal_failure(known)
     if failure is None:
         return
@@ -65,17 +65,17 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             limit = _limit(known, failure, found) if found else None
             if limit is not None and (
                 (limit.own and not _leaks(known, failure)) or number != errno.EMFILE
-            ):  # who opens too much says more than the limit
+            ):  # what opens too many files says more than the limit
                 yield limit
                 return
-    # what batches need of shared memory is counted (UJ401), which says more than that it is full
+    # UJ401 counts the shared memory that batches need, which says more than that it is full
     full = [(path, what) for path, what in failure.full if path != "/dev/shm"]
     if (failures.has_errno(failure, errno.ENOSPC) or failures.has_errno(failure, errno.EDQUOT)) and full:
         path, what = full[0]
         yield NoSpaceLeft(
             culprit=path,
             place=failure.place,
-            because=(failures.failure_words(failure), f"{path}: {what} are used up"),
+            because=(failures.failure_words(failure), f"{path}: {what} are in use"),
             path=path,
             what=what,
             failed=failures.where_failed(failure),
@@ -95,9 +95,9 @@ def _limit(known: Knowledge, failure: WatchedFailure, name: str) -> LimitReached
         keeper=keeper,
         because=(
             failures.failure_words(failure),
-            *((f"without workers {keeper} keeps something of almost every sample",) if keeper else ()),
+            *((f"{keeper} keeps part of almost every sample; measured without workers",) if keeper else ()),
             *((f"filled at {quoted(filled)}",) if filled is not None else ()),
-            f"{name} of the process that failed is {value:,}",
+            f"{name} of the failed process is {value:,}",
             *((f"the program sets it at {quoted(last.place)}; workers inherit it",) if last is not None else ()),
         ),
         basis=AGREES if last is not None else SUGGESTED,
@@ -110,11 +110,11 @@ def _limit(known: Knowledge, failure: WatchedFailure, name: str) -> LimitReached
     )
 
 
-KEEPS, KEPT_SHARE = 0.3, 0.05  # items for each sample; bytes, of a limit of memory
+KEEPS, KEPT_SHARE = 0.3, 0.05  # items per sample; bytes, as a share of a memory limit
 
 
 def _keeper(known: Knowledge, failure: WatchedFailure, name: str, value: int) -> tuple[str, Place | None]:
-    """The container that grows with the samples, and the line that fills it, where that can use up what is limited."""
+    """The container that grows with the samples and can reach the limit, and the line that fills it."""
     loader = failures.loader_of(known, failure)
     case = known.case_of(loader.pid, loader.number) if loader is not None else None
     if (
@@ -134,7 +134,7 @@ def _keeper(known: Knowledge, failure: WatchedFailure, name: str, value: int) ->
 
 
 def _leaks(known: Knowledge, failure: WatchedFailure) -> bool:
-    """Whether the process that failed had opened more and more: then what keeps it open says more than the limit."""
+    """Whether the failed process kept opening descriptors: then what keeps them open says more than the limit."""
     moments = [
         one.descriptors
         for loader in known.watched.loaders

@@ -1,4 +1,4 @@
-"""Something that a sample took and did not give back, and that others wait for."""
+"""Locks, transactions and lock files that a sample acquired and did not release, and that other processes wait for."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from unjam.doctor.proof import AGREES, Basis, Toggle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeverReleased(Explanation):
-    """A lock, a transaction or a lock file that samples left behind. taken: the line that takes it."""
+    """A lock, transaction or lock file that samples did not release. taken: the line that acquires it."""
 
     kind: str
     index: str
     taken: Place | None
-    failed: str  # the exception that another process got because of it; "" for a freeze
+    failed: str  # the exception that this caused in another process; "" for a freeze
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockFileNotRemoved(Explanation):
-    """A process waits for a lock file to go away, and the process that created it is gone.
+    """A process waits until a lock file is removed, but the process that created the file has ended.
 
     at_exit: where the program registers a function with atexit, which a forked worker never runs.
     """
@@ -42,7 +42,7 @@ class LockFileNotRemoved(Explanation):
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Explain a freeze, or a failure of another process, by what an earlier sample left behind."""
+    """Explain a freeze, or a failure of another process, by what an earlier sample did not release."""
     watched = known.watched
     failure = failures.fatal_failure(known)
     if watched.outcome == "frozen" and watched.scene is not None:
@@ -65,7 +65,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _lock_files(watched: ProgramFacts, scene: Scene) -> Iterator[Explanation]:
-    """Find a process that looks again and again, from the code that also creates a lock file, while that file stays."""
+    """Find a process that polls for a lock file that nothing will remove, in the code that also creates such files."""
     alive = {one.pid for one in scene.processes if not one.ended}
     for left in [one for process in watched.processes for one in process.lock_files if one.pid not in alive]:
         for process in scene.processes:
@@ -82,14 +82,14 @@ def _lock_files(watched: ProgramFacts, scene: Scene) -> Iterator[Explanation]:
                 place=left.place,
                 at_exit=at_exit,
                 because=(
-                    f"process {left.pid} created {left.path} at {quoted(left.place)}, and has ended",
-                    "the file is still there: nobody is left to remove it",
+                    f"process {left.pid} created {left.path} at {quoted(left.place)} and has ended",
+                    "the file still exists, and no process is left to remove it",
                     *(
-                        (f"that process was a worker, and a forked worker ends without running {quoted(at_exit)}",)
+                        (f"that process was a worker, and a forked worker never runs {quoted(at_exit)}",)
                         if at_exit is not None
                         else ()
                     ),
-                    f"{process.name} looks for it again and again at {quoted(thread.place)}",
+                    f"{process.name} checks for the file repeatedly at {quoted(thread.place)}",
                 ),
                 basis=AGREES,
                 path=left.path,
@@ -110,7 +110,7 @@ def _changes(place: Place) -> bool:
 
 
 def _firsts(left: list[UnreleasedResource]) -> list[UnreleasedResource]:
-    """The first time that each thing was left behind; locks before files."""
+    """The first time that each resource was not released; locks before files."""
     found: dict[tuple[str, str], UnreleasedResource] = {}
     for one in left:
         found.setdefault((one.kind, one.path if one.kind != "file" else str(one.place)), one)
@@ -122,7 +122,7 @@ def _is_waited_for(left: UnreleasedResource, waiting: list[scenes.BlockedProcess
     for one in waiting:
         line = scenes.line_text(one)
         if left.kind == "transaction":
-            # SQLite tries again and again until the other one has committed
+            # SQLite retries until the other process has committed
             in_sqlite = any("sqlite" in library for library in one.thread.libraries) or "execute" in line
             if one.process.pid != left.pid and one.stuck.waits == "sleep" and in_sqlite:
                 return True
@@ -144,18 +144,18 @@ def _explanation(known: Knowledge, left: UnreleasedResource, stuck: list[int], f
     if taken is None and left.kind == "transaction":
         calls = [at for file in files for at in attribute_calls(file, _EXECUTE) if _changes(at)]
         home = loader.home if loader is not None else None
-        # what makes the database comes before the class that reads it
+        # the code that creates the database precedes the class that reads it
         taken = next((at for at in calls if home is None or at.file != home.file or at.line > home.line), None)
-    ways = f"was ended by {left.raised}" if left.raised else "returned"
+    ways = f"raised {left.raised}" if left.raised else "returned"
     who = f"worker {left.worker}" if left.worker >= 0 else "the program"
     return NeverReleased(
         culprit=left.path,
         place=taken,
         because=(
-            f"sample {failures.short_index(left.index)} in {who} took it and {ways} without giving it back",
-            *((f"taken at {quoted(taken)}",) if taken is not None else ()),
+            f"sample {failures.short_index(left.index)} in {who} acquired it and {ways} without releasing it",
+            *((f"acquired at {quoted(taken)}",) if taken is not None else ()),
             *(
-                (f"{count(len(same), 'sample')} did so: {names(failures.short_index(one.index) for one in same)}",)
+                (f"{count(len(same), 'sample')} did this: {names(failures.short_index(one.index) for one in same)}",)
                 if len(same) > 1
                 else ()
             ),

@@ -1,4 +1,4 @@
-"""Order: training samples that come sorted by one of their values, such as the label."""
+"""Order: training samples that are sorted by one of their values, such as the label."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.program_facts import WatchedEpoch, WatchedLoader, WatchedSample
-from unjam.doctor.mechanisms.passes import trainers
+from unjam.doctor.mechanisms.loaders import trainers
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import SUGGESTED
 
-FEWEST = 20  # samples of a pass that were looked at
-MOST_KINDS = 0.25  # of them: more different values are no classes
+FEWEST = 20  # examined samples of an epoch
+MOST_KINDS = 0.25  # of them; with more distinct values, these are not classes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedByValue(Explanation):
-    """A training that never shuffles takes samples that are sorted by a value with few kinds. kinds: how many."""
+    """Training never shuffles, and its samples are sorted by a value that has few distinct values. kinds: how many."""
 
     loader: str
     kinds: int
@@ -26,7 +26,7 @@ class SortedByValue(Explanation):
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Find a training loader that gives one kind of samples after the other, in every pass."""
+    """Find a training loader that returns all samples of one kind before those of the next, in every epoch."""
     for loader in trainers(known.watched):
         if loader.description.random or not loader.complete_epochs or loader.description.sampler_file:
             continue
@@ -37,8 +37,8 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             culprit=f"{loader.description.sampler or loader.description.dataset} of {loader.name}",
             place=loader.made or loader.place,
             because=(
-                f"every one of {count(len(kinds), 'whole pass', 'whole passes')} went through the samples in the same order",
-                f"one of their values has {kinds[0]} kinds, and they came one kind after the other",
+                f"the order of the samples was the same in each of {count(len(kinds), 'complete epoch')}",
+                f"one of their values has {kinds[0]} distinct values, and the samples were sorted by it",
             ),
             basis=SUGGESTED,
             loader=loader.name,
@@ -50,13 +50,13 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _kinds(epoch: WatchedEpoch, loader: WatchedLoader) -> int:
-    """The number of kinds of the value that the samples of a pass are sorted by; 0 if they are not."""
+    """The number of distinct values of the value that the samples of an epoch are sorted by; 0 if they are not sorted."""
     if loader.iterable:
         by_worker: dict[int, list[WatchedSample]] = {}
         for one in epoch.samples:
             by_worker.setdefault(one.worker, []).append(one)
         runs = [sorted(found, key=lambda one: int(str(one.index).lstrip("#") or 0)) for found in by_worker.values()]
-        # with one worker for each kind, batches differ from one another, and yet each has one kind
+        # with one worker per kind, batches differ, but each batch still has a single kind
         return min((_runs(found) for found in runs), default=0)
     if epoch.indices != sorted(epoch.indices, key=lambda one: one if isinstance(one, int) else 0):
         return 0
@@ -64,7 +64,7 @@ def _kinds(epoch: WatchedEpoch, loader: WatchedLoader) -> int:
 
 
 def _runs(samples: list[WatchedSample]) -> int:
-    """The number of kinds of a leaf whose equal values lie together."""
+    """The number of distinct values of a leaf whose equal values are adjacent."""
     if len(samples) < FEWEST:
         return 0
     leaves = [one.leaves.split(".") for one in samples]

@@ -18,7 +18,7 @@ FEWEST, MOST_OF = 12, 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedNotDrawnFrom(Explanation):
-    """Samples seed one generator and draw from another one, which they do not seed."""
+    """Samples seed one generator but draw from another, which they do not seed."""
 
     seeded: str
     drawn: tuple[str, ...]
@@ -26,7 +26,7 @@ class SeedNotDrawnFrom(Explanation):
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Find a seed that is set for every sample and has no effect on its random numbers."""
+    """Find a seed that every sample sets but that does not affect its random numbers."""
     for loader in known.watched.loaders:
         yield from _of_loader(loader)
 
@@ -43,7 +43,7 @@ def _of_loader(loader: WatchedLoader) -> Iterator[Explanation]:
         culprit=f"the seed of {seeded} at {place}",
         place=place,
         because=(
-            f"{count(len(idle), 'sample')} of {len(samples):,} seed {seeded} at {quoted(place)}, and draw nothing from it afterwards",
+            f"{count(len(idle), 'sample')} of {len(samples):,} seed {seeded} at {quoted(place)} but then draw nothing from it",
             f"their random numbers come from {', '.join(drawn)}, which the sample does not seed",
         ),
         basis=AGREES,

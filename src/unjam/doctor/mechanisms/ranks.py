@@ -1,4 +1,4 @@
-"""Ranks: one rank of a job does not take part in what the others wait for."""
+"""Ranks: one rank of a job skips a collective operation that the others wait for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unjam.doctor.proof import AGREES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSkippedSteps(Explanation):
-    """A rank took batches without a step, which the other ranks waited for. skipped: how many."""
+    """A rank took batches without a training step, and the other ranks waited for those steps. skipped: how many."""
 
     rank: str
     skipped: int
@@ -22,7 +22,7 @@ class RankSkippedSteps(Explanation):
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Compare the batches and the optimizer's steps of the ranks of a job that froze or failed."""
+    """Compare the batches and the optimizer steps of the ranks of a job that froze or failed."""
     watched = known.watched
     if watched.outcome not in ("frozen", "failed"):
         return
@@ -30,7 +30,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         missing = {one.pid: _skipped(one) for one in loaders}
         first = max(loaders, key=lambda one: missing[one.pid])
         same = len(set(missing.values())) < 2
-        # each rank may have left out as many as the others, but not the same ones: then the batch itself decides
+        # if all ranks skipped equally many, they may still have skipped different ones: then a condition on the batch decides
         place = leaves_loop_early(first.place, by_batch=same)
         if not any(one.trains for one in loaders):
             continue
@@ -42,9 +42,9 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             culprit=f"{quoted(place).partition(': ')[2]} at {place}",
             place=place,
             because=(
-                *(_told(watched.rank_of(one), one) for one in loaders),
-                f"the loop goes on to the next batch at {quoted(place)}",
-                "backward() of a rank waits for the same call of every other rank",
+                *(_rank_words(watched.rank_of(one), one) for one in loaders),
+                f"the loop skips to the next batch at {quoted(place)}",
+                "backward() on one rank waits until every other rank calls it too",
             ),
             basis=AGREES,
             rank=who,
@@ -56,11 +56,11 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _skipped(loader: WatchedLoader) -> int:
-    """The batches that were taken without a step; the last one may still be under way."""
+    """The batches that were taken without a step; the step of the last one may not be finished."""
     batches, steps = sum(epoch.batches for epoch in loader.epochs), sum(epoch.steps for epoch in loader.epochs)
     return max(0, batches - 1 - steps)
 
 
-def _told(rank: int | None, loader: WatchedLoader) -> str:
+def _rank_words(rank: int | None, loader: WatchedLoader) -> str:
     batches, steps = sum(epoch.batches for epoch in loader.epochs), sum(epoch.steps for epoch in loader.epochs)
-    return f"rank {rank}: {count(batches, 'batch', 'batches')}, {count(steps, 'step')} of the optimizer"
+    return f"rank {rank}: {count(batches, 'batch', 'batches')}, {count(steps, 'optimizer step')}"

@@ -15,11 +15,11 @@ from unjam.units import duration
 
 # stages in which a process works on samples
 WORK = ("sample", "collate", "sampler", "init", "made", "task", "start", "end", "send")
-# seconds: report waits longer than the first; beyond the second a wait is likely a freeze
+# seconds: waits longer than the first are reported; waits longer than the second are probably a freeze
 WORTH_NAMING, NO_ACCIDENT = 3.0, 30.0
-# seconds of computing in one sample after which it may never end, and not only be slow
+# seconds of computing in one sample after which it may be endless, not only slow
 IN_DOUBT = 2.4
-# seconds: a sleep or time limit longer than this counts as a wait without a limit
+# seconds: a sleep or timeout longer than this counts as a wait without a timeout
 LONG_LIMIT = 60.0
 
 
@@ -34,7 +34,7 @@ class BlockedProcess:
 
     @property
     def seconds(self) -> float:
-        """Seconds that it has waited, at least."""
+        """Seconds for which it has waited, at least."""
         return self.stuck.seconds
 
     @property
@@ -62,7 +62,7 @@ class BlockedProcess:
 
     @property
     def sure(self) -> Ground:
-        """How sure it is that this wait is a freeze."""
+        """How certain it is that this wait is a freeze."""
         return AGREES if self.seconds >= NO_ACCIDENT or self.thread.alone else SUGGESTED
 
 
@@ -82,7 +82,7 @@ def _is_service_thread(thread: Thread) -> bool:
 
 
 def waited(thread: Thread, scene: Scene) -> float:
-    """Return the seconds that a thread has waited: from the kernel, or else as long as observed."""
+    """Return for how many seconds a thread has waited, from the kernel or else from the observation."""
     if thread.rested is not None:
         return thread.rested
     return scene.seconds if thread.steady and not thread.computes else 0.0
@@ -92,7 +92,7 @@ def blocked_processes(scene: Scene) -> list[BlockedProcess]:
     """List the processes that work on samples and make no progress, the longest waits first."""
     found = _find_blocked(scene)
     stuck = {blocked.process.pid for blocked in found}
-    # leave out waits for a shared lock whose holder makes progress: it will release the lock
+    # skip waits for a shared lock whose holder makes progress: it will release the lock
     found = [
         blocked
         for blocked in found
@@ -139,7 +139,7 @@ def blocked_process(scene: Scene, process: Process, thread: Thread) -> BlockedPr
 
 
 def polls(scene: Scene, process: Process) -> bool:
-    """Whether a process slept again and again at one line, in one sample, while it was observed."""
+    """Whether a process slept repeatedly at the same line, in the same sample, while it was observed."""
     thread = process.thread
     small = thread.waiting.kind == "sleep" and thread.waiting.limit is not None and thread.waiting.limit < 2
     return (
@@ -174,16 +174,16 @@ def waiters(scene: Scene, blocked: BlockedProcess) -> list[BlockedProcess]:
 
 
 def consequence(scene: Scene, blocked: BlockedProcess) -> tuple[str, ...]:
-    """Say which processes wait because of it, and since when nothing was delivered."""
+    """Describe which processes wait because of it, and for how long no batch was delivered."""
     main = scene.main_of(blocked.process)
     lines = []
     same = waiters(scene, blocked)
     if same and blocked.thread.place is None:
-        lines.append(f"{count(len(same), 'other process', 'other processes')} in the same state")
+        lines.append(f"{count(len(same), 'other process', 'other processes')} are in the same state")
     elif same:
-        lines.append(f"{count(len(same), 'other process', 'other processes')} at the same line")
+        lines.append(f"{count(len(same), 'other process', 'other processes')} wait at the same line")
     if main.pid != blocked.process.pid and main.activity.stage == "waits":
-        silent = f"; nothing came from the workers for {duration(main.silent)}" if main.silent is not None else ""
+        silent = f"; the workers sent nothing for {duration(main.silent)}" if main.silent is not None else ""
         lines.append(f"{main.name} waits for its next batch{silent}")
     return tuple(lines)
 
@@ -208,13 +208,13 @@ def line_text(blocked: BlockedProcess) -> str:
 
 
 def peer_words(blocked: BlockedProcess) -> Iterator[str]:
-    """Say which processes are at the other end of a pipe or socket."""
+    """Describe which processes have the other end of a pipe or socket."""
     if blocked.thread.alone:
-        yield "the other end is held by nobody but this process itself: nothing can come"
+        yield "only this process itself has the other end open, so nothing can arrive"
     elif blocked.thread.peers:
         ended = [pid for pid in blocked.thread.peer_pids if (one := blocked.scene.find(pid)) is not None and one.ended]
-        dead = f"; {count(len(ended), 'of them')} dead" if ended else ""
-        yield f"the other end: {', '.join(blocked.thread.peers)}{dead}"
+        dead = f"; {len(ended):,} of them dead" if ended else ""
+        yield f"the other end is open in {', '.join(blocked.thread.peers)}{dead}"
 
 
 def waits_for_lock(blocked: BlockedProcess) -> bool:
@@ -226,7 +226,7 @@ def waits_for_lock(blocked: BlockedProcess) -> bool:
 
 
 def waits_for_own_lock(blocked: BlockedProcess) -> bool:
-    """Whether it waits for a Python lock that only its own process uses."""
+    """Whether it waits for a Python lock that only its process uses."""
     return waits_for_lock(blocked) and not is_between_processes(blocked) and bool(blocked.thread.frames)
 
 
@@ -312,7 +312,7 @@ def thread_words(blocked: BlockedProcess) -> str:
     holder = next(iter(blocked.thread.holders), None)
     what = blocked.stuck.words
     if holder is not None:
-        what = f"{holder.expression}, which {'it holds itself' if holder.itself else 'thread ' + repr(holder.thread) + ' holds'}"
+        what = f"{holder.expression}, which {'it holds itself' if holder.itself else f'thread {holder.thread!r} holds'}"
     elif blocked.sync is not None:
         what = called_on(blocked) or what
     return f"thread {blocked.thread.name!r} waits for {what} at {quoted(blocked.thread.place)}"
@@ -351,7 +351,7 @@ def most_frequent_line(thread: Thread) -> Place | None:
 
 
 def replacement_workers(workers: list[Process]) -> list[Process]:
-    """List the workers that are younger than the others: they replaced dead workers."""
+    """List the workers that started later than the others, to replace dead workers."""
     # a pool starts its workers milliseconds apart; a gap means a replacement
     its = sorted((one for one in workers if one.activity.loader == "pool"), key=lambda one: -one.age)
     late = next((at for at in range(1, len(its)) if its[at - 1].age - its[at].age > 0.2), None)
@@ -359,5 +359,5 @@ def replacement_workers(workers: list[Process]) -> list[Process]:
 
 
 def silence_words(main: Process) -> tuple[str, ...]:
-    """Say since when no worker has sent anything."""
-    return (f"nothing came from the workers for {duration(main.silent)}",) if main.silent is not None else ()
+    """Describe for how long no worker has sent anything."""
+    return (f"the workers sent nothing for {duration(main.silent)}",) if main.silent is not None else ()

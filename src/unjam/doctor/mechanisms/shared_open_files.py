@@ -18,7 +18,7 @@ from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedOpenFile(Explanation):
-    """A failing line reads from something that was open before the workers began. kind: as in Resource."""
+    """Workers share a file or connection that was opened before they were forked. kind: as in Resource."""
 
     kind: str
     target: str
@@ -27,13 +27,13 @@ class SharedOpenFile(Explanation):
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Find what was open before the workers began, and is used by several of them."""
+    """Find a file or connection that was opened before the workers were forked and that several of them use."""
     yield from _of_a_failure(known)
     yield from _of_waits(known)
 
 
 def _of_waits(known: Knowledge) -> Iterator[Explanation]:
-    """Find a connection of the dataset's at which several workers were found waiting for answers."""
+    """Find a connection of the dataset on which several workers waited for answers."""
     for case in known.cases:
         if case.watched_loader is None or not case.forked:
             continue
@@ -50,7 +50,7 @@ def _of_waits(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _unnamed(case: Case, looks: list[ProcessObservations]) -> Iterator[Explanation]:
-    """Find one connection at which several workers were found waiting, and that no attribute of the dataset leads to."""
+    """Find a connection on which several workers waited and that is not reachable from the dataset."""
     users: dict[str, int] = {}
     for one in looks:
         for target in one.targets:
@@ -65,16 +65,16 @@ def _unnamed(case: Case, looks: list[ProcessObservations]) -> Iterator[Explanati
         culprit=f"the connection at {place}" if place is not None else "a connection",
         place=place,
         because=(
-            f"{users[target]} workers of {case.watched_loader.name} were found waiting at one connection ({target})",
+            f"{users[target]} workers of {case.watched_loader.name} waited on the same connection ({target})",
             *((f"at {quoted(line)}",) if line is not None else ()),
-            "it was open before the workers were forked, so an answer goes to whichever worker reads first",
+            "it was opened before the workers were forked, so each answer goes to the worker that happens to read first",
         ),
         basis=SUGGESTED if _is_guarded(case) else AGREES,
         case=case,
         kind="socket",
         target=target,
         workers=case.loader.num_workers,
-        failed="each can get the answer to another's question, or wait for it for ever",
+        failed="a worker can receive the answer to another worker's request, or wait for ever for its own",
         accounts_for=("differs", "raised", "frozen"),
     )
 
@@ -85,27 +85,27 @@ def _waited_on(case: Case, part: Part, users: int) -> SharedOpenFile:
         culprit=iterator_of(part.path),
         place=part.place,
         because=(
-            f"samples of {users} workers of {case.watched_loader.name} use one connection, {part.path}",
+            f"samples of {users} workers of {case.watched_loader.name} use the same connection, {part.path}",
             *((f"connected at {quoted(part.place)}",) if part.place else ()),
-            "it was open before the workers were forked, so an answer goes to whichever worker reads first",
+            "it was opened before the workers were forked, so each answer goes to the worker that happens to read first",
         ),
         basis=_alone(case) or (SUGGESTED if _is_guarded(case) else AGREES),
         case=case,
         kind="socket",
         target=part.state.target,
         workers=case.loader.num_workers,
-        failed="each can get the answer to another's question",
+        failed="a worker can receive the answer to another worker's request",
         accounts_for=("differs", "raised"),
     )
 
 
 def _is_guarded(case: Case) -> bool:
-    """Whether a lock between processes may let one worker at a time ask."""
+    """Whether a lock between processes may let only one worker at a time use the connection."""
     return any(one.state.between_processes for one in case.kinds("lock", "semaphore"))
 
 
 def _alone(case: Case) -> Basis | None:
-    """A single worker shares a connection with nobody: what it rests on where samples of a trial were wrong."""
+    """The basis if samples of a trial were wrong: a single worker shares the connection with no other worker."""
     trial = case.compared
     if trial is None or not wrong_samples(case, trial):
         return None
@@ -113,7 +113,7 @@ def _alone(case: Case) -> Basis | None:
 
 
 def _of_a_failure(known: Knowledge) -> Iterator[Explanation]:
-    """Explain a worker's failure by an inherited resource within reach of the failing line."""
+    """Explain a worker's failure by an inherited file or connection that the failing line can use."""
     failure = failures.fatal_failure(known)
     loader = failures.loader_of(known, failure) if failure is not None else None
     if failure is None or loader is None or failure.worker < 0:
@@ -129,9 +129,9 @@ def _of_a_failure(known: Knowledge) -> Iterator[Explanation]:
         because=(
             f"{failures.where_failed(failure)} fails: {failures.failure_words(failure)}",
             *((f"raised at {quoted(failure.place)}",) if failure.place else ()),
-            f"that line reads from {shared.path} ({shared.target}), which was open before the worker began",
+            f"that line reads from {shared.path} ({shared.target}), which was opened before the worker started",
             *((f"opened at {quoted(place)}",) if place is not failure.place else ()),
-            f"{loader.workers} workers were forked with it",
+            f"{loader.workers} workers inherited it",
         ),
         basis=_basis(case, shared),
         case=case,
@@ -153,7 +153,7 @@ def _opened(case: Case | None, shared: Resource) -> Place | None:
 
 
 def _name(case: Case | None, shared: Resource) -> str:
-    """What the program calls it: its path in the dataset, where it has one."""
+    """Its path in the dataset if it has one, otherwise in the failing code."""
     part = next((one for one in case.kinds("handle") if one.state.target == shared.target), None) if case else None
     return iterator_of(part.path if part is not None else shared.path)
 
@@ -162,7 +162,7 @@ ITERATOR = (" (an iterator over a DataLoader)", "._worker_result_queue", "._inde
 
 
 def iterator_of(path: str) -> str:
-    """What the program calls it: the queues of a loader's workers belong to an iterator that it has made."""
+    """A name for messages: for a queue of a loader's workers, the iterator that owns it."""
     words, *inside = ITERATOR
     owner = next((path.partition(one)[0] for one in inside if one in path), "")
     return f"{owner}{words}" if owner else path

@@ -1,4 +1,4 @@
-"""Coverage: ranks that cut the data into other parts, and workers whose shares of a stream overlap."""
+"""Coverage: ranks that split or order the data differently, and workers whose shares of a stream overlap."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from unjam.doctor.facts.source_places import attribute_calls, share_taken_at
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, OBSERVED
 
-# calls that choose samples by random numbers
+# functions that choose samples at random
 CHOOSE = ("random_split", "shuffle", "permutation", "randperm", "sample", "choice", "choices", "train_test_split")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksSplitDifferently(Explanation):
-    """ranks: those that were compared. common, each, union: numbers of samples."""
+    """ranks: the compared ones. common, each, union: numbers of samples."""
 
     ranks: str
     loader: str
@@ -29,7 +29,7 @@ class RanksSplitDifferently(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksOrderDifferently(Explanation):
-    """The ranks hold the same items in different orders, so that one index is another sample on each. items: what holds them."""
+    """The ranks hold the same items in different orders, so an index is a different sample on each. items: the container."""
 
     ranks: str
     items: str
@@ -38,7 +38,7 @@ class RanksOrderDifferently(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSharesOverlap(Explanation):
-    """Workers of a stream load samples that other workers load, too. twice: so many more than once, of all."""
+    """Workers of a stream load samples that other workers also load. twice: samples loaded more than once; of: all."""
 
     loader: str
     dataset: str
@@ -48,7 +48,7 @@ class WorkerSharesOverlap(Explanation):
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Compare what the ranks of a job hold, and the parts of it that they train on; and what workers deliver."""
+    """Compare the items that the ranks hold, the parts that they train on, and the samples that workers deliver."""
     yield from _orders(known)
     for loader in known.watched.loaders:
         yield from _shares(loader)
@@ -58,7 +58,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         if not one or not two or first.description.base_length != second.description.base_length:
             continue
         common = len(one & two)
-        # equal parts are one split; parts with nothing in common are shares of the ranks
+        # equal parts: the same split; disjoint parts: each rank has its own share
         if one == two or common < 0.1 * min(len(one), len(two)) or abs(len(one) - len(two)) > 0.1 * len(one):
             continue
         yield _explanation(known, first, second, common)
@@ -69,7 +69,7 @@ LEAST_OVERLAP, FEWEST = 0.05, 60
 
 
 def _shares(loader: WatchedLoader) -> Iterator[Explanation]:
-    """Find a whole pass in which workers delivered the same samples, each of which comes once in a worker."""
+    """Find a complete epoch in which several workers delivered the same samples, and no worker one of them twice."""
     for epoch in loader.complete_epochs:
         by_worker = [found for worker, found in epoch.signatures.items() if worker >= 0 and found]
         delivered = sum(len(found) for found in by_worker)
@@ -84,9 +84,9 @@ def _shares(loader: WatchedLoader) -> Iterator[Explanation]:
             culprit=f"{loader.description.dataset}.__iter__" + (f" at {place}" if place is not None else ""),
             place=place or loader.home or loader.made,
             because=(
-                f"a pass delivered {delivered:,} samples, and {delivered - across - within:,} different ones",
-                "what comes twice comes from two workers: their shares overlap, and with that others are left out",
-                *((f"the share of a worker is taken at {quoted(place)}",) if place is not None else ()),
+                f"an epoch delivered {delivered:,} samples, of which {delivered - across - within:,} are distinct",
+                "the repeated samples came from different workers: their shares overlap, so other samples are missing",
+                *((f"each worker selects its share at {quoted(place)}",) if place is not None else ()),
             ),
             basis=AGREES,
             loader=loader.name,
@@ -117,7 +117,7 @@ def _explanation(known: Knowledge, first: WatchedLoader, second: WatchedLoader, 
         because=(
             f"{who} train on {count(each, 'sample')} each, of which {common:,} are the same; together they use {union:,}",
             *((f"chosen at {quoted(split)}",) if split else ()),
-            "what one rank keeps for validation, another one trains on",
+            "so one rank trains on samples that another keeps for validation",
         ),
         basis=OBSERVED,
         ranks=who,
@@ -133,7 +133,7 @@ SHUFFLES = ("shuffle", "permutation", "randperm", "sample", "listdir", "scandir"
 
 
 def _orders(known: Knowledge) -> Iterator[Explanation]:
-    """Find a container that has the same items on two ranks, and not in the same order."""
+    """Find a container that has the same items on two ranks, but in different orders."""
     for loaders in known.watched.siblings():
         first, second = loaders[0], loaders[1]
         mine, its = first.description.records, second.description.records
@@ -156,7 +156,7 @@ def _orders(known: Knowledge) -> Iterator[Explanation]:
             because=(
                 f"{who} hold the same {count(len(mine[name]), 'item')} in {name}, in different orders",
                 *((f"ordered at {quoted(line)}",) if line is not None else ()),
-                f"each rank draws its share of the indices of {first.name}, and an index is another sample on each rank",
+                f"each rank draws its share of the indices of {first.name}, but an index is a different sample on each rank",
             ),
             basis=OBSERVED,
             ranks=who,
@@ -168,6 +168,6 @@ def _orders(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _draws_all(loader: WatchedLoader) -> bool:
-    """Whether a rank draws every index itself: then the order of the items does not matter."""
+    """Whether a rank draws every index: then the order of the items does not matter."""
     drawn = {index for epoch in loader.epochs for index in epoch.indices}
     return len(drawn) >= int(loader.description.length or 0)

@@ -1,4 +1,4 @@
-"""State that differs: code reads something that has another value in a worker, or in another thread, than in the program."""
+"""State that differs: code reads a value that is different in a worker, or in another thread, than in the program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unjam.doctor.mechanisms import failures
 from unjam.doctor.mechanisms.trials import basis_correct_with, count, wrong_samples
 from unjam.doctor.proof import AGREES, OBSERVED, Basis
 
-# what sets a setting of the process, by the beginning of its name
+# start of a process setting's name -> functions that change it
 _SETTERS = {
     "the working folder": ("chdir",),
     HASH: ("hash",),
@@ -32,27 +32,25 @@ _SETTERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueDiffersInWorkers(Explanation):
-    """Something has another value in the workers. setting: it belongs to the process, not to a name. wrong: samples that differ."""
+    """A name or setting has a different value in the workers. setting: it is a process setting. wrong: samples that differ."""
 
     setting: bool
     loader: str
     start: str
     wrong: int
     failed: str
-    in_init: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAfterWorkersStart(Explanation):
-    """The program sets something that samples depend on while the workers of the pass run already."""
+    """The program sets a value that samples depend on after the workers of the epoch have started."""
 
     loader: str
-    passes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextVariableUnset(Explanation):
-    """A context variable has no value in the thread, or the workers of a loader that the thread uses."""
+    """A context variable has no value in the thread that uses a loader, or in its workers."""
 
     variable: str
     thread: str
@@ -60,7 +58,7 @@ class ContextVariableUnset(Explanation):
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Compare what loading reads in the program with what it reads in the workers."""
+    """Compare the values that loading reads in the program with those in the workers."""
     failure = failures.fatal_failure(known)
     if failure is not None and failure.context:
         yield from _context(known, failure)
@@ -79,9 +77,9 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _too_late(known: Knowledge) -> Iterator[Explanation]:
-    """Find what the program changes during its passes, while the workers that read it keep what they began with."""
+    """Find a value that the program changes during its epochs, while the workers keep the value that they started with."""
     for loader in known.watched.loaders:
-        passes = [
+        changes = [
             (epoch, path)
             for epoch in loader.epochs
             for path in epoch.changed
@@ -89,8 +87,8 @@ def _too_late(known: Knowledge) -> Iterator[Explanation]:
             if epoch.worker_hashes
             and all(held.get(path) == epoch.hashes.get(path) for held in epoch.worker_hashes.values())
         ]
-        path = next((one for _, one in passes), "")
-        mine = [epoch for epoch, one in passes if one == path]
+        path = next((one for _, one in changes), "")
+        mine = [epoch for epoch, one in changes if one == path]
         if not path or loader.description.persistent or len(mine) < 2 or len(mine) < len(loader.complete_epochs) - 1:
             continue
         case = known.case_of(loader.pid, loader.number)
@@ -99,13 +97,12 @@ def _too_late(known: Knowledge) -> Iterator[Explanation]:
             culprit=path,
             place=place or loader.home or loader.made,
             because=(
-                f"in {count(len(mine), 'pass', 'passes')} of {loader.name} the program changed {path} after the workers were started",
-                "the workers' copies keep the value that it had before: samples are made with the value of an earlier pass",
+                f"in {count(len(mine), 'epoch')} of {loader.name}, the program changed {path} after the workers had started",
+                "the workers keep their copy of the old value, so samples are made with the value of an earlier epoch",
                 *((f"set at {quoted(place)}",) if place is not None else ()),
             ),
             basis=OBSERVED,
             loader=loader.name,
-            passes=len(mine),
             accounts_for=("differs", "repeats"),
         )
         return
@@ -129,13 +126,17 @@ def _explanation(
         culprit=name,
         place=place or loader.home or loader.made or loader.place,
         because=(
-            "workers are new interpreters, which begin with their own"
+            "workers are new interpreters, which start with the default"
             if setting and start != "fork"
             else f"functions that load samples use {name}",
             *((f"set at {quoted(place)}" if name != HASH else f"used at {quoted(place)}",) if place else ()),
-            *((f"{count(wrong, 'sample')} differ between workers and no workers",) if wrong else ()),
-            *((f"the program fails: {failures.failure_words(failed)}",) if failed is not None else ()),
-            *((f"also: {', '.join(paths[1:4])}",) if paths[1:] else ()),
+            *(
+                (f"{count(wrong, 'sample differs', 'samples differ')} between loading with and without workers",)
+                if wrong
+                else ()
+            ),
+            *((f"the program failed: {failures.failure_words(failed)}",) if failed is not None else ()),
+            *((f"the same holds for {', '.join(paths[1:4])}",) if paths[1:] else ()),
         ),
         basis=_basis(case, start, wrong, in_init=in_init),
         case=case,
@@ -144,7 +145,6 @@ def _explanation(
         start=start,
         wrong=wrong,
         failed=failures.failure_words(failed) if failed is not None else "",
-        in_init=in_init,
         accounts_for=("differs", "raised", "lost") if wrong or failed is not None else (),
     )
 
@@ -161,9 +161,9 @@ def _basis(case: Case | None, start: str, wrong: int, *, in_init: bool) -> Basis
 
 
 def _setter(watched: ProgramFacts, loader: WatchedLoader, name: str) -> Place | None:
-    """The line that changes a setting: as it was recorded, or as the source says."""
+    """The line that changes a setting, as recorded or found in the source."""
     if name == "the working folder":
-        entered = [one for one in watched.file_operations if one.operation == "entered"]
+        entered = [one for one in watched.file_operations if one.kind == "entered"]
         inside = [one for one in entered if one.worker >= 0]
         return (inside or entered)[-1].place if entered else None
     calls = next((calls for begin, calls in _SETTERS.items() if name.startswith(begin)), ())
@@ -179,18 +179,18 @@ def _line(loader: WatchedLoader, case: Case | None, path: str) -> Place | None:
 
 
 def _other(loader: WatchedLoader) -> list[str]:
-    """What has one value in the program and another one in all workers, at the start of the first pass."""
+    """The paths that have one value in the program and another in all workers, at the start of the first epoch."""
     if not loader.epochs or not loader.workers:
         return []
     epoch = loader.epochs[0]
     found = []
     for path, value in epoch.hashes.items():
-        # a handle that is opened anew in the worker is no data
+        # a handle that the worker reopens is not data
         hidden = value.startswith("object ") or path not in loader.description.reads
         if path.startswith("collate_fn") or path.endswith("(lru_cache)") or (path.startswith("dataset") and hidden):
             continue
         values = {held.get(path) for held in epoch.worker_hashes.values()}
-        # what a worker makes for itself is no other value
+        # an object that the worker creates for itself is not a different value
         made = value == "nothing" or any(str(one).startswith("object ") for one in values)
         differs = None not in values and value not in values and bool(values) and not made
         if differs and (len(values) == 1 or path.startswith(SETTING)):
@@ -210,10 +210,10 @@ def _context(known: Knowledge, failure: WatchedFailure) -> Iterator[Explanation]
             *((f"raised at {quoted(failure.place)}",) if failure.place else ()),
             *(
                 (
-                    f"the loader is used in thread {thread!r}, at {quoted(begun)}, and a new thread begins with an empty context",
+                    f"the loader is used in thread {thread!r}, at {quoted(begun)}, and a new thread starts with an empty context",
                 )
                 if thread
-                else ("a worker that is a new interpreter begins with an empty context",)
+                else ("a worker that is a new interpreter starts with an empty context",)
             ),
         ),
         basis=AGREES,

@@ -1,4 +1,4 @@
-"""Swallowed failures: a handler catches an exception and tries again, without end."""
+"""Swallowed failures: a handler catches an exception and retries without end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unjam.doctor.proof import AGREES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetriesWithoutEnd(Explanation):
-    """A sample fails, its handler loads another one in its place, and that fails as well. root: the exception that is caught."""
+    """A sample fails, its handler loads another instead, and that fails too. root: the exception that is caught."""
 
     root: str
     index: str
@@ -31,7 +31,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         because=(
             f"{failures.where_failed(failure)} ended with {failures.failure_words(failure)}",
             f"the first exception was {failure.root}" + (f", raised at {quoted(place)}" if place is not None else ""),
-            "it was caught, another sample was loaded in its place, and each of them raised again",
+            "the handler loaded another sample instead each time, and each of them raised again",
         ),
         basis=AGREES,
         root=failure.root,

@@ -1,4 +1,4 @@
-"""Time: how long the training waited for data, and which lines the loading spends its time on."""
+"""Time: how long the training waited for data, and on which lines loading spends its time."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, OBSERVED
 from unjam.units import duration
 
-# worth an answer, and worth a warning: seconds that the training waited after the first batch of each epoch, and their share
+# to report, and to warn: for how many seconds training waited, without the first batch of each epoch, and their share
 SECONDS, SHARE = 2.0, 0.35
 WARN_SECONDS, WARN_SHARE = 6.0, 0.55
 ALL = 0.95
-CHEAP = 0.002  # seconds: with samples this cheap, the time goes into batches and processes
-HOT = 0.6  # a line with this share of the loading time is worth a warning earlier
+CHEAP = 0.002  # seconds: if samples are this cheap, most time is spent on batches and processes
+HOT = 0.6  # if a line has this share of the loading time, warn earlier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingWaits(Explanation):
-    """waited, total: seconds. hot: the share of the loading time that the hottest line takes. each: seconds for one sample."""
+    """waited, total: seconds. hot: share of the loading time on the hottest line. each: seconds per sample."""
 
     loader: str
     waited: float
@@ -40,7 +40,7 @@ class TrainingWaits(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersTakeTurns(Explanation):
-    """Workers wait for one lock most of the time. lock: what the program calls it."""
+    """Workers wait for the same lock much of the time. lock: its name in the program."""
 
     lock: str
     workers: int
@@ -50,7 +50,7 @@ class WorkersTakeTurns(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedToBeSkipped(Explanation):
-    """The training takes the first batches of a pass and does nothing with them, to get to where it stopped."""
+    """The training loads the first batches of an epoch without using them, to resume where it stopped."""
 
     loader: str
     skipped: int
@@ -59,7 +59,7 @@ class LoadedToBeSkipped(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EveryWorkerDoesAll(Explanation):
-    """A sample of a stream costs a worker as much as all workers' samples together. alone, each: seconds of a processor."""
+    """Each worker of a stream makes the samples of all workers. alone, each: CPU seconds per sample."""
 
     loader: str
     workers: int
@@ -69,17 +69,17 @@ class EveryWorkerDoesAll(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerTakesTime(Explanation):
-    """The process that trains spends its time on the sampler. seconds: of all passes."""
+    """The training process spends much time in the sampler. seconds: in all epochs."""
 
     sampler: str
     loader: str
     seconds: float
-    passes: int
+    epochs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersWithoutWork(Explanation):
-    """Some workers of a stream deliver everything, and the others nothing."""
+    """Some workers of a stream deliver all samples, and the others none."""
 
     loader: str
     workers: int
@@ -88,7 +88,7 @@ class WorkersWithoutWork(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedByOneProcess(Explanation):
-    """Samples are read through the proxy of a manager, whose one process answers every access. path: the proxy."""
+    """Samples are read through a manager's proxy, and the manager's single process serves every access. path: the proxy."""
 
     loader: str
     path: str
@@ -98,14 +98,14 @@ class ServedByOneProcess(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MainUnpickles(Explanation):
-    """The process that trains computes while it waits for a batch. share: of its waits."""
+    """The training process itself computes while it waits for a batch. share: of its waits."""
 
     loader: str
     share: float
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Find the loader that the training waited for most."""
+    """Find the loader that training waited for most."""
     watched = known.watched
     if watched.outcome in ("failed", "frozen"):
         return
@@ -142,11 +142,11 @@ def _explanation(watched: ProgramFacts, loader: WatchedLoader, case: Case | None
         culprit=f"{place}" if place is not None else loader.name,
         place=place or loader.home or loader.made or loader.place,
         because=(
-            f"of {duration(total)} with {loader.name} the training waited {duration(waited)} ({waited / total:.0%}), without the first batches",
+            f"of {duration(total)} with {loader.name}, training waited {duration(waited)} ({waited / total:.0%}), not counting first batches",
             f"a sample takes {duration(each)} to load"
             + (f", in {count(loader.workers, 'worker')}" if loader.workers else ""),
             *(f"{share:.0%} of the loading time: {quoted(at)}" for at, share in lines[:3] if share >= 0.05),
-            f"with loading that costs nothing it would take {duration(total - waited)}",
+            f"if loading took no time, it would take {duration(total - waited)}",
         ),
         basis=OBSERVED,
         case=case,
@@ -157,7 +157,7 @@ def _explanation(watched: ProgramFacts, loader: WatchedLoader, case: Case | None
         each=each,
         line=place,
         hot=hot,
-        # a loop that does nothing with its batches waits all the time
+        # a loop that does not use its batches waits all the time
         minor=(not loader.trains and waited > ALL * total)
         or waited < WARN_SECONDS
         or each < CHEAP
@@ -170,7 +170,7 @@ FEWEST_SKIPPED = 16
 
 
 def _skipped(watched: ProgramFacts) -> Iterator[Explanation]:
-    """Find a pass whose first batches were passed over, by the `continue` in its loop."""
+    """Find an epoch whose first batches were skipped by a `continue` in its loop."""
     by_line: dict[tuple[int, Place], list[WatchedLoader]] = {}
     for loader in watched.loaders:
         if loader.place is not None:
@@ -183,7 +183,7 @@ def _skipped(watched: ProgramFacts) -> Iterator[Explanation]:
             continue
         stepped = epochs[first]
         skipped = sum(epoch.batches for epoch in epochs[:first]) + stepped.unused
-        # a step for every few batches is the accumulation of gradients
+        # one step for several batches is gradient accumulation
         usual = max(1.0, (stepped.batches - stepped.unused) / stepped.steps)
         if skipped < max(FEWEST_SKIPPED, 4 * usual):
             continue
@@ -192,8 +192,8 @@ def _skipped(watched: ProgramFacts) -> Iterator[Explanation]:
             culprit=f"{quoted(place).partition(': ')[2]} at {place}",
             place=place,
             because=(
-                f"the first {skipped:,} batches of {loaders[0].name} were loaded, and no step was made with them",
-                f"the loop goes on to the next batch at {quoted(place)}",
+                f"the first {skipped:,} batches of {loaders[0].name} were loaded, but no training step used them",
+                f"the loop skips to the next batch at {quoted(place)}",
             ),
             basis=OBSERVED,
             loader=loaders[0].name,
@@ -204,11 +204,11 @@ def _skipped(watched: ProgramFacts) -> Iterator[Explanation]:
         return
 
 
-TURNS, BUSY_LOOKS = 0.25, 40  # the share of the looks at busy workers, and the fewest of these
+TURNS, BUSY_LOOKS = 0.25, 40  # share of the observations of busy workers, and the fewest of these
 
 
 def _turns(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> Iterator[Explanation]:
-    """Find a line at which several workers wait for a lock that processes share."""
+    """Find a line at which several workers wait for a lock that they share."""
     looks = watched.observations_of(loader)
     waiting = [(one.pid, line) for one in looks for line in one.lines if line.stage == "sample" and line.waits in LOCKS]
     busy = sum(one.times - one.waits.get("pipe", 0) for one in looks)
@@ -227,9 +227,9 @@ def _turns(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> I
         culprit=f"{name} at {place}",
         place=place,
         because=(
-            f"in {share:.0%} of the looks at {count(len(looks), 'worker')} they waited for a lock, at {quoted(place)}",
-            *((f"made at {quoted(lock.place)}",) if lock is not None and lock.place is not None else ()),
-            f"of {duration(_total(loader))} with {loader.name} the training waited {duration(_waited(loader))}",
+            f"in {share:.0%} of the observations, {count(len(looks), 'worker')} waited for a lock, at {quoted(place)}",
+            *((f"created at {quoted(lock.place)}",) if lock is not None and lock.place is not None else ()),
+            f"of {duration(_total(loader))} with {loader.name}, training waited {duration(_waited(loader))}",
         ),
         basis=AGREES,
         case=case,
@@ -245,7 +245,7 @@ LONG_SAMPLING, SAMPLING_SHARE = 1.5, 0.2
 
 
 def _sampler(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explanation]:
-    """Find a sampler that takes a large part of the time of its passes."""
+    """Find a sampler that takes a large part of the time of its epochs."""
     seconds = sum(epoch.sampling for epoch in loader.epochs)
     if loader.iterable or seconds < max(LONG_SAMPLING, SAMPLING_SHARE * _total(loader)):
         return
@@ -255,20 +255,20 @@ def _sampler(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explanati
     name, file = loader.description.batch_sampler or loader.description.sampler, loader.description.sampler_file
     hot = lines.most_common(1)[0][0] if lines else None
     place = hot or method_line(file, name, "__iter__") or loader.made
-    passes = len(loader.epochs)
+    epochs = len(loader.epochs)
     yield SamplerTakesTime(
         culprit=f"{name}.__iter__" + (f" at {place}" if place is not None else ""),
         place=place,
         because=(
-            f"{duration(seconds)} of {duration(_total(loader))} with {loader.name} pass in {name}, in {count(passes, 'pass', 'passes')}",
-            "a sampler runs in the process that trains, and workers have nothing to do meanwhile",
-            *((f"most looks found it at {quoted(hot)}",) if hot is not None else ()),
+            f"{name} took {duration(seconds)} of {duration(_total(loader))} with {loader.name}, in {count(epochs, 'epoch')}",
+            "a sampler runs in the training process, and workers without indices are idle meanwhile",
+            *((f"it was observed most often at {quoted(hot)}",) if hot is not None else ()),
         ),
         basis=OBSERVED,
         sampler=name,
         loader=loader.name,
         seconds=seconds,
-        passes=passes,
+        epochs=epochs,
         accounts_for=("slow",),
     )
 
@@ -277,7 +277,7 @@ UNPICKLES, FEWEST_STACKS = 0.4, 5
 
 
 def _unpickling(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explanation]:
-    """Find a process that computes inside of the loader's `next`."""
+    """Find a training process that computes inside the loader's `next`."""
     looks = next((one for one in watched.observations if one.pid == loader.pid), None)
     computing = [line for line in looks.lines if line.waits == "nothing"] if looks is not None else []
     stacks, inside = (
@@ -285,19 +285,19 @@ def _unpickling(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explan
     )
     if looks is None or not loader.workers or stacks < FEWEST_STACKS:
         return
-    # stacks are read while it computes: how often that is, looks without a stack tell
+    # stacks are read only while it computes; the observations without a stack show how often it does
     seconds = _total(loader) * looks.waits.get("nothing", 0) / looks.times * inside / stacks
     share = min(1.0, seconds / _waited(loader))
     if share < UNPICKLES:
         return
     place = loader.place or loader.made
     yield MainUnpickles(
-        culprit=f"what {loader.name} sends",
+        culprit=f"the batches of {loader.name}",
         place=loader.home or place,
         because=(
-            f"the process that trains computed in {looks.waits.get('nothing', 0)} of {looks.times} looks, and {inside} of {stacks} stacks "
-            "of it were inside of the loader" + (f", at {quoted(place)}" if place is not None else ""),
-            f"of {duration(_total(loader))} with {loader.name} the training waited {duration(_waited(loader))}",
+            f"the training process computed in {looks.waits.get('nothing', 0)} of {looks.times} observations, and {inside} of {stacks} "
+            "of its stacks were inside the loader" + (f", at {quoted(place)}" if place is not None else ""),
+            f"of {duration(_total(loader))} with {loader.name}, training waited {duration(_waited(loader))}",
         ),
         basis=AGREES,
         loader=loader.name,
@@ -307,7 +307,7 @@ def _unpickling(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explan
 
 
 def _idle_workers(loader: WatchedLoader, case: Case | None) -> Iterator[Explanation]:
-    """Find a stream whose samples all come from some of its workers."""
+    """Find a stream whose samples all come from a part of its workers."""
     trial = case.compared if case is not None else None
     if (
         case is None
@@ -325,7 +325,7 @@ def _idle_workers(loader: WatchedLoader, case: Case | None) -> Iterator[Explanat
         place=loader.home or loader.made,
         because=(
             f"all {len(trial.samples):,} samples came from {count(len(busy), 'worker')} of {loader.workers}",
-            f"of {duration(_total(loader))} with {loader.name} the training waited {duration(_waited(loader))}",
+            f"of {duration(_total(loader))} with {loader.name}, training waited {duration(_waited(loader))}",
         ),
         basis=AGREES,
         case=case,
@@ -347,8 +347,8 @@ def _proxy(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> I
             place=place,
             because=(
                 f"{share:.0%} of the loading time: {quoted(place)}",
-                f"{path} is a proxy: each access is a message to the manager's process and back",
-                f"of {duration(_total(loader))} with {loader.name} the training waited {duration(_waited(loader))}",
+                f"{path} is a proxy: each access sends a message to the manager's process and waits for the answer",
+                f"of {duration(_total(loader))} with {loader.name}, training waited {duration(_waited(loader))}",
             ),
             basis=AGREES,
             case=case,
@@ -366,7 +366,7 @@ REPEATS, FEWEST_SAMPLES, CHEAPEST = 0.8, 12, 0.001
 
 
 def _all_by_each(case: Case) -> Iterator[Explanation]:
-    """Find a stream of which each worker makes every sample, and gives away only its share."""
+    """Find a stream in which each worker makes every sample, but delivers only its share."""
     alone, shared, loader = case.alone, case.compared, case.watched_loader
     if alone is None or shared is None or loader is None or not loader.iterable or loader.workers < 2:
         return
@@ -378,8 +378,8 @@ def _all_by_each(case: Case) -> Iterator[Explanation]:
         culprit=f"{loader.description.dataset}.__iter__" + (f" at {place}" if place is not None else ""),
         place=place or loader.home or loader.made,
         because=(
-            f"a sample costs {duration(one)} of a processor without workers, and {duration(each)} with {loader.workers}",
-            *((f"the share of a worker is taken at {quoted(place)}",) if place is not None else ()),
+            f"a sample takes {duration(one)} of CPU time without workers, and {duration(each)} with {loader.workers}",
+            *((f"each worker selects its share at {quoted(place)}",) if place is not None else ()),
         ),
         basis=AGREES,
         case=case,
@@ -392,17 +392,17 @@ def _all_by_each(case: Case) -> Iterator[Explanation]:
 
 
 def _processor_time(trial: Trial) -> tuple[float, int]:
-    """Seconds of a processor for a sample, without the first one of each process, and the number of samples."""
+    """CPU seconds per sample, without the first one of each process, and the number of samples."""
     later = [one for at, one in enumerate(trial.samples) if any(two.worker == one.worker for two in trial.samples[:at])]
     return (sum(one.used for one in later) / len(later) if later else 0.0), len(later)
 
 
 LOCKS = ("lock", "file lock")
-FEWEST = 12  # stacks of which lines are counted
+FEWEST = 12  # stacks from which lines are counted
 
 
 def _seen_lines(watched: ProgramFacts, loader: WatchedLoader) -> list[tuple[Place, float]]:
-    """The lines of the program as it ran at which looks found the processes that load."""
+    """The lines of the watched program at which the loading processes were observed, and their shares."""
     found: Counter[Place] = Counter()
     for looks in watched.observations_of(loader):
         for line in looks.lines:
@@ -413,7 +413,7 @@ def _seen_lines(watched: ProgramFacts, loader: WatchedLoader) -> list[tuple[Plac
 
 
 def _lines(case: Case | None) -> list[tuple[Place, float]]:
-    """The lines that loading spends its time on, from looks at the processes of a trial."""
+    """The lines on which loading spends its time, from the stacks of a trial, and their shares."""
     trials = [case.as_is, case.alone] if case is not None else []
     looks = next((one.lines for one in trials if one is not None and one.lines), ())
     whole = sum(times for _, times in looks)

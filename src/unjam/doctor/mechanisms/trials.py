@@ -94,7 +94,7 @@ def dead_processes(case: Case) -> list[tuple[Trial, ProcessEnd]]:
 
 
 def basis_without_samples(case: Case, indices: Iterable[str]) -> Basis:
-    """What it rests on that these samples are to blame: the others load without them."""
+    """The basis for blaming these samples: the others load without them."""
     left_out = tuple(dict.fromkeys(index for index in indices if index and not index.startswith("#")))
     base = case.as_is or case.alone
     if not left_out or len(left_out) > MOST_LEFT_OUT or base is None or case.loader.iterable:
@@ -126,9 +126,9 @@ def only_in_workers(case: Case) -> Raised | None:
 
 
 def exception_naming_its_process(case: Case) -> Raised | None:
-    """Return an exception of a sample that names its process in a worker, and in a trial without workers its other one.
+    """Return a sample's exception that contains the pid of its process, with workers and without.
 
-    So the sample needs something that the program's own process made under its number.
+    So the sample needs something that the main process created under its own pid.
     """
     alone = {bad.index: bad for bad in bad_samples(case.alone, "sample") if bad.names_process}
     for bad in bad_samples(case.as_is, "sample"):
@@ -184,21 +184,21 @@ def mean_seconds(trial: Trial | None) -> float:
 
 
 def basis_with_fork(as_is: Trial | None) -> Basis:
-    """What it rests on that the workers' start method is to blame: forked ones load."""
+    """The basis for blaming the start method of the workers: forked workers succeed."""
     if as_is is None or as_is.fine:
         return AGREES
     return Toggle(as_is.plan, (as_is.plan.changed(start="fork"),), identified=True)
 
 
 def basis_without_workers(case: Case) -> Basis:
-    """What it rests on that workers are to blame: the same samples load without."""
+    """The basis for blaming the workers: the same samples load without them."""
     if case.as_is is None or case.alone is None:
         return AGREES
     return Toggle(case.as_is.plan, (case.alone.plan,))
 
 
 def basis_correct_with(case: Case, base: Plan, changed: Plan) -> Toggle:
-    """What it rests on that a change makes every sample right."""
+    """The basis for a cause whose removal makes every sample correct."""
 
     def removes(before: Trial, after: Trial) -> bool:
         wrong = bool(wrong_samples(case, before) or before.bad or not before.fine)
@@ -208,7 +208,7 @@ def basis_correct_with(case: Case, base: Plan, changed: Plan) -> Toggle:
 
 
 def basis_faster_with(now: Plan, other: Plan, times: float) -> Toggle:
-    """What it rests on that another way of loading is faster: both are measured."""
+    """The basis for a faster way of loading: both are measured."""
     return Toggle(
         now, (other,), lambda base, changed: changed.rate > times * base.rate > 0, decisive=True, repeat=False
     )
@@ -247,7 +247,7 @@ def stable_counts(case: Case, trial: Trial | None) -> Counter[str] | None:
 
 
 def wrong_samples(case: Case, trial: Trial | None) -> int:
-    """How many samples differ from those without workers; of a stream, how many are lost or come too often."""
+    """How many samples differ from those without workers; for a stream, how many are missing or repeated."""
     wrong = len({sample.index for sample in differing(case, trial)})
     usual, now = stable_counts(case, case.alone), stable_counts(case, trial)
     whole = all(one is not None and one.epochs for one in (case.alone, trial))

@@ -1,4 +1,4 @@
-"""Cannot cross: what cannot be sent to a worker, or back from one."""
+"""Objects that cannot be sent to a worker, or from a worker to the main process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unjam.doctor.proof import AGREES, Toggle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCannotBeUnpickled(Explanation):
-    """A batch was sent, and could not be rebuilt by the process that received it. owner: the class whose code failed."""
+    """The process that received a batch could not unpickle it. owner: the class whose code failed."""
 
     owner: str
     failed: str
@@ -24,7 +24,7 @@ class BatchCannotBeUnpickled(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CannotBeUnpickled(Explanation):
-    """What the workers get can be pickled, and not unpickled. argument: "dataset", "collate_fn" or "worker_init_fn"."""
+    """An argument of the workers can be pickled but not unpickled. argument: "dataset", "collate_fn" or "worker_init_fn"."""
 
     argument: str
     failed: str
@@ -32,7 +32,7 @@ class CannotBeUnpickled(Explanation):
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Explain what fails while it is rebuilt from its pickle: in the workers, or a batch in the program's own process."""
+    """Explain what cannot be unpickled: in the workers, or a batch in the main process."""
     for case in known.cases:
         argument = next((one for one in case.arguments if one.unpickle_error), None)
         as_is = case.as_is
@@ -43,9 +43,9 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                 else argument.name,
                 place=argument.unpickle_error_place or case.loader.dataset_place,
                 because=(
-                    f"{argument.name} can be pickled; unpickling it raises {argument.unpickle_error[:200]}",
+                    f"{argument.name} can be pickled, but unpickling it raises {argument.unpickle_error[:200]}",
                     *((f"raised at {quoted(argument.unpickle_error_place)}",) if argument.unpickle_error_place else ()),
-                    f"workers by {case.loader.start_method} begin with that: they end before their first sample",
+                    f"workers started with {case.loader.start_method} unpickle it first, so they end before their first sample",
                 ),
                 basis=Toggle(as_is.plan, (as_is.plan.changed(start="fork"),), identified=True),
                 case=case,
@@ -65,7 +65,7 @@ BEGINS = ("multiprocessing/spawn.py", "pickle.load(")
 
 
 def _worker_that_never_began(known: Knowledge) -> Iterator[Explanation]:
-    """Find a process that ended while it unpickled what it was started with."""
+    """Find a worker that ended while it unpickled its arguments."""
     ended = next(
         (one for one in known.watched.failures if one.stage == "end" and all(mark in one.trace for mark in BEGINS)),
         None,
@@ -80,9 +80,9 @@ def _worker_that_never_began(known: Knowledge) -> Iterator[Explanation]:
         culprit=f"the dataset, at {quoted(ended.place)}" if ended.place is not None else "the dataset",
         place=ended.place or loader.home,
         because=(
-            f"a worker raised {failures.failure_words(ended)} while it unpickled what it was started with",
+            f"a worker raised {failures.failure_words(ended)} while it unpickled its arguments",
             *((f"raised at {quoted(ended.place)}",) if ended.place is not None else ()),
-            f"workers by {start} begin with that: they end before their first sample",
+            f"workers started with {start} unpickle it first, so they end before their first sample",
         ),
         basis=Toggle(as_is.plan, (as_is.plan.changed(start="fork"),), identified=True)
         if as_is is not None and not as_is.fine
@@ -97,14 +97,14 @@ def _worker_that_never_began(known: Knowledge) -> Iterator[Explanation]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExceptionChangesType(Explanation):
-    """torch could not rebuild a worker's exception in the main process, and raised a RuntimeError that the program does not catch."""
+    """torch could not recreate a worker's exception in the main process, and raised a RuntimeError that the program does not catch."""
 
     type_name: str
     caught_at: Place
 
 
 def _exception(known: Knowledge) -> Iterator[Explanation]:
-    """Explain a RuntimeError in place of an exception that the program would have caught."""
+    """Explain a RuntimeError that replaced an exception that the program would have caught."""
     end = next((one for one in known.watched.failures if one.stage == "end"), None)
     first = next(
         (one for one in known.watched.failures if one.worker >= 0 and one.stage in ("sample", "collate")), None
@@ -124,8 +124,8 @@ def _exception(known: Knowledge) -> Iterator[Explanation]:
         place=place or first.place,
         because=(
             f"{failures.where_failed(first)} raises {failures.failure_words(first)}",
-            f"torch rebuilds it in the main process from its message alone, which {name}.__init__ does not accept",
-            f"so a RuntimeError is raised instead, which {quoted(caught)} does not catch",
+            f"torch recreates it in the main process from its message alone, which {name}.__init__ does not accept",
+            f"torch raises a RuntimeError instead, which {quoted(caught)} does not catch",
         ),
         basis=AGREES,
         type_name=name,
@@ -136,7 +136,7 @@ def _exception(known: Knowledge) -> Iterator[Explanation]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLost(Explanation):
-    """A worker's queue could not pickle a batch, in a thread of its own: the batch is lost, and nobody is told."""
+    """The feeder thread of a worker's queue could not pickle a batch: the batch is lost, and no process learns of it."""
 
     part: str
     kind: str
@@ -145,7 +145,7 @@ class BatchLost(Explanation):
 
 def _lost(known: Knowledge) -> Iterator[Explanation]:
     lost = [one for process in known.watched.processes for one in process.lost_batches]
-    # a tensor can be pickled: what fails is the way that its memory takes
+    # tensors and arrays can be pickled: for them, sending the memory failed
     for one in [one for one in lost if not one.kind.startswith(("torch.", "numpy."))]:
         failed = exception_line(one.type_name, one.message)[:200]
         loader = next((loader for loader in known.watched.loaders if loader.workers), None)
@@ -156,7 +156,7 @@ def _lost(known: Knowledge) -> Iterator[Explanation]:
             because=(
                 f"pickling {part} in worker {one.worker} raised {failed}",
                 *((f"raised at {quoted(one.place)}",) if one.place else ()),
-                "a thread of the queue pickles: the batch is lost there, and the main process waits for it",
+                "the queue's feeder thread pickles batches: this one was lost there, and the main process still waits for it",
             ),
             basis=AGREES,
             part=part,
@@ -168,7 +168,7 @@ def _lost(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _batch(known: Knowledge) -> Iterator[Explanation]:
-    """Explain an exception of the program's own process that was raised while it unpickled a batch."""
+    """Explain an exception that the main process raised while it unpickled a batch."""
     failure = failures.fatal_failure(known)
     if failure is None or not failure.unpickled or failure.worker >= 0:
         return
@@ -178,8 +178,8 @@ def _batch(known: Knowledge) -> Iterator[Explanation]:
         place=failure.place,
         because=(
             failures.failure_words(failure),
-            f"raised while the main process rebuilt a batch from its pickle, at {quoted(failure.place)}",
-            *((f"in {loader.name}",) if loader is not None else ()),
+            f"raised while the main process unpickled a batch, at {quoted(failure.place)}",
+            *((f"the batch came from {loader.name}",) if loader is not None else ()),
         ),
         basis=AGREES,
         owner=failure.unpickled,

@@ -1,4 +1,4 @@
-"""Wait chains: who waits for what, and why the wait never ends."""
+"""Wait chains: which process waits for what, and why the wait never ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from unjam.doctor.facts.scene import Process, Scene, Thread
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.trial import Place, place_of
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, SUGGESTED
 
 
@@ -25,18 +24,18 @@ class PoolWaitsForItself(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullPipe(Explanation):
-    """A process waits to write into a pipe that only the process reads that waits for it."""
+    """A process cannot write to a full pipe, because the process that should read the pipe waits for it."""
 
     writer: str
     reader: str
     line: Place | None
-    at_end: bool  # the reader waits for the writer's end
-    queue: bool  # the pipe is that of a queue of multiprocessing
+    at_end: bool  # the reader waits until the writer ends
+    queue: bool  # the pipe belongs to a multiprocessing queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenProgram(Explanation):
-    """The program makes no progress, and nothing else explains it. when: before, while or after it loaded."""
+    """The program makes no progress, and no other mechanism explains it. when: relative to the loading."""
 
     who: str
     waits: str
@@ -46,7 +45,7 @@ class FrozenProgram(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputTakenWhole(Explanation):
-    """A pool takes all of its input before it gives the first result, and the input does not end. pool: "Executor" or "Pool"."""
+    """A pool reads its whole input before it returns the first result, but the input is endless. pool: "Executor" or "Pool"."""
 
     who: str
     pool: str
@@ -55,7 +54,7 @@ class InputTakenWhole(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitWaits(Explanation):
-    """The program is at its end, and waits there for a child that does not end. ignores: it ignores the signal to end."""
+    """The program is exiting and waits for a child that does not end. ignores: the child ignores SIGTERM."""
 
     child: str
     ignores: bool
@@ -63,7 +62,7 @@ class ExitWaits(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminationWithoutEffect(Explanation):
-    """A process waits for the end of another one that it has sent SIGTERM to, and that one goes on. ignores: or else it catches it."""
+    """A process sent SIGTERM to a child and waits for its end, but the child continues. ignores: or else it has a handler."""
 
     waiter: str
     child: str
@@ -72,9 +71,9 @@ class TerminationWithoutEffect(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputNeverEnds(Explanation):
-    """A child reads its input to the end, and the end never comes: somebody has the other side of the pipe open.
+    """A child reads its input until it ends, but it never ends, because processes have the other end of the pipe open.
 
-    holders: who. own: it is the process that waits for the child.
+    holders: these processes. own: it is only the process that waits for the child.
     """
 
     child: str
@@ -85,7 +84,7 @@ class InputNeverEnds(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerNeverEnds(Explanation):
-    """A thread cannot put into a full queue, and who should take from it waits for the thread's end."""
+    """A thread waits to put an item into a full queue, and the consumer waits until the thread ends."""
 
     thread: str
     puts: Place
@@ -93,7 +92,7 @@ class ProducerNeverEnds(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneConnectionAtATime(Explanation):
-    """A server of the program serves one connection until it is closed, and several workers keep theirs open."""
+    """A server of the program serves one connection until it closes, and several workers keep their connections open."""
 
     server: str
     served: str
@@ -110,7 +109,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _exit(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
-    """Find a main process that multiprocessing lets wait for a child at its end."""
+    """Find a main process that waits for a child while it exits."""
     for main in scene.mains:
         if (
             not main.threads
@@ -131,7 +130,7 @@ def _exit(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
             culprit=f"{child.name} at {place}" if place is not None else child.name,
             place=place or (loader.made if loader is not None else None),
             because=(
-                f"{main.name} is at its end, where multiprocessing sends SIGTERM to its children and waits for them",
+                f"{main.name} is exiting: multiprocessing has sent SIGTERM to its children and waits for them",
                 f"{child.name} does not end: "
                 + (
                     "it ignores SIGTERM"
@@ -140,7 +139,7 @@ def _exit(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
                     if child.threads
                     else "?"
                 ),
-                *((f"SIGTERM is ignored since {quoted(place)}",) if place is not None else ()),
+                *((f"SIGTERM is set to be ignored at {quoted(place)}",) if place is not None else ()),
                 *((f"it is a worker of {loader.name}",) if loader is not None else ()),
             ),
             basis=AGREES,
@@ -152,7 +151,7 @@ def _exit(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
 
 
 def _ignores_at(files: list[str]) -> Place | None:
-    """The line that sets what a process does with SIGTERM."""
+    """The line that sets how a process handles SIGTERM."""
     calls = [
         at for file in dict.fromkeys(files) for at in attribute_calls(file, ("signal", "sigaction", "pthread_sigmask"))
     ]
@@ -160,7 +159,7 @@ def _ignores_at(files: list[str]) -> Place | None:
 
 
 def _standstill(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
-    """Say where the main process stands, and what the others wait for."""
+    """Describe where the main process waits, and what the other processes wait for."""
     main = next((one for one in scene.mains if one.threads), None)
     if main is None:
         return
@@ -200,7 +199,7 @@ def explain_scene(scene: Scene) -> Iterator[Explanation]:
             yield from _pool(process)
             yield from _taken_whole(process)
             yield from _input(scene, process)
-            # what has a handler does not end, however its pipes are
+            # a child that handles SIGTERM does not end, whatever the state of its pipes
             ended = list(_terminated(scene, process))
             yield from ended or _pipe(scene, process)
             yield from _server(scene, process)
@@ -211,7 +210,7 @@ TERMINATES = ("terminate", "send_signal", "kill")
 
 
 def _terminated(scene: Scene, waiter: Process) -> Iterator[Explanation]:
-    """Find a wait for a child to which the same function has sent SIGTERM before, which does not end it."""
+    """Find a wait for a child to which the same function has sent SIGTERM, without effect."""
     place = waiter.thread.place
     child = _awaited(scene, waiter)
     if place is None or child is None or not (child.ignores_sigterm or child.handles_sigterm):
@@ -224,9 +223,9 @@ def _terminated(scene: Scene, waiter: Process) -> Iterator[Explanation]:
         culprit=f"{quoted(handled).partition(': ')[2]} at {handled}" if handled is not None else child.name,
         place=handled or sent,
         because=(
-            f"{waiter.name} sends SIGTERM at {quoted(sent)}, and then waits for the end of {child.name} at {quoted(place)}",
-            f"{child.name} {'ignores SIGTERM' if child.ignores_sigterm else 'has a handler for SIGTERM'}, and goes on",
-            *((f"set at {quoted(handled)}; a forked process inherits it",) if handled is not None else ()),
+            f"{waiter.name} sends SIGTERM at {quoted(sent)}, then waits for {child.name} to end at {quoted(place)}",
+            f"{child.name} {'ignores SIGTERM' if child.ignores_sigterm else 'has a handler for SIGTERM'} and continues",
+            *((f"set at {quoted(handled)}; forked processes inherit it",) if handled is not None else ()),
         ),
         basis=AGREES,
         waiter=waiter.name,
@@ -237,7 +236,7 @@ def _terminated(scene: Scene, waiter: Process) -> Iterator[Explanation]:
 
 
 def _awaited(scene: Scene, waiter: Process) -> Process | None:
-    """The child whose end a process waits for."""
+    """The child that a process waits for."""
     if waiter.thread.waiting.kind != "child":
         return None
     found = [one for one in scene.children(waiter) if not one.ended and one.role != "helper" and one.threads]
@@ -246,7 +245,7 @@ def _awaited(scene: Scene, waiter: Process) -> Process | None:
 
 
 def _input(scene: Scene, waiter: Process) -> Iterator[Explanation]:
-    """Find a child that waits for more input, which its waiter will not send."""
+    """Find a child that waits for more input, which the process that waits for it will not send."""
     child, place = _awaited(scene, waiter), waiter.thread.place
     if child is None or child.thread.waiting.kind != "pipe" or child.thread.waiting.writes:
         return
@@ -261,9 +260,8 @@ def _input(scene: Scene, waiter: Process) -> Iterator[Explanation]:
         place=place,
         because=(
             f"{waiter.name} waits for {child.name} to end, at {quoted(place)}",
-            f"{child.name} waits for the end of its input: {child.thread.waiting.words}",
-            f"the writing end of that pipe is open in {said}"
-            + (": they were forked while it was open" if others else ""),
+            f"{child.name} waits for more input or its end: {child.thread.waiting.words}",
+            f"the write end of that pipe is still open in {said}" + (", forked while it was open" if others else ""),
         ),
         basis=AGREES,
         child=child.name,
@@ -275,7 +273,7 @@ def _input(scene: Scene, waiter: Process) -> Iterator[Explanation]:
 
 
 def _server(scene: Scene, asks: Process) -> Iterator[Explanation]:
-    """Find a thread of the program that answers one connection at a time, while another process waits for an answer."""
+    """Find a server thread that serves one connection at a time, while another process waits for its answer."""
     thread = asks.thread
     if thread.waiting.kind != "socket" or thread.peer_pids or asks.role != "worker" or thread.waiting.limit is not None:
         return
@@ -289,9 +287,9 @@ def _server(scene: Scene, asks: Process) -> Iterator[Explanation]:
                 culprit=f"thread {one.name!r} of {server.name}",
                 place=one.place or thread.place,
                 because=(
-                    f"{asks.name} waits for {thread.waiting.words}, at {quoted(thread.place)}; nobody has accepted its connection",
-                    f"thread {one.name!r} of {server.name} waits for the next question of {idle.name}: {one.waiting.words}",
-                    f"{idle.name} has nothing to ask: it waits for {idle.thread.waiting.words}",
+                    f"{asks.name} waits for {thread.waiting.words}, at {quoted(thread.place)}; its connection has not been accepted",
+                    f"thread {one.name!r} of {server.name} waits for the next request of {idle.name}: {one.waiting.words}",
+                    f"{idle.name} sends no request: it waits for {idle.thread.waiting.words}",
                 ),
                 basis=AGREES,
                 server=f"thread {one.name!r} of {server.name}",
@@ -303,7 +301,7 @@ def _server(scene: Scene, asks: Process) -> Iterator[Explanation]:
 
 
 def _producer(process: Process) -> Iterator[Explanation]:
-    """Find a thread that waits for room in a queue, and the thread that waits for its end in place of emptying it."""
+    """Find a thread that waits for space in a queue, while the main thread waits for that thread to end."""
     if stack_activity.find_frame(process.thread.frames, "threading.py", "join") < 0:
         return
     producer = next(
@@ -317,8 +315,8 @@ def _producer(process: Process) -> Iterator[Explanation]:
         place=place,
         because=(
             f"{process.name} waits for thread {producer.name!r} to end, at {quoted(place)}",
-            f"that thread waits for room in a full queue, at {quoted(producer.place)}",
-            "nobody takes from the queue any more",
+            f"that thread waits for space in a full queue, at {quoted(producer.place)}",
+            "no thread takes items from the queue any more",
         ),
         basis=AGREES,
         thread=producer.name,
@@ -344,8 +342,8 @@ def _pool(process: Process) -> Iterator[Explanation]:
         culprit=f"{_called(place) or 'the pool'} at {place}",
         place=place,
         because=(
-            f"all {count(len(workers), 'thread')} of the pool wait at {quoted(place)}",
-            "what they wait for are tasks of the pool, for which no thread is left",
+            f"{'the only thread' if len(workers) == 1 else f'all {len(workers)} threads'} of the pool wait{'s' * (len(workers) == 1)} at {quoted(place)}",
+            "the awaited results are tasks of the same pool, which has no free thread to run them",
             *((f"{process.name} waits at {quoted(outer)}",) if outer is not None else ()),
         ),
         basis=AGREES,
@@ -363,7 +361,7 @@ TAKES_ALL = (
 
 
 def _taken_whole(process: Process) -> Iterator[Explanation]:
-    """Find a process that computes inside of a pool's `map`, which takes its whole input first."""
+    """Find a process that computes inside a pool's `map`, which reads its whole input first."""
     thread = process.thread
     if thread.waiting.kind != "nothing" or not thread.computes:
         return
@@ -376,8 +374,8 @@ def _taken_whole(process: Process) -> Iterator[Explanation]:
             culprit=f"{quoted(place).partition(': ')[2] or 'map()'} at {place}",
             place=place,
             because=(
-                f"{process.name} computes inside of {pool}.map, at {quoted(place)}",
-                f"{pool}.map takes all items of its input before it gives the first result",
+                f"{process.name} computes inside {pool}.map, at {quoted(place)}",
+                f"{pool}.map reads all items of its input before it returns the first result",
             ),
             basis=AGREES,
             who=process.name,
@@ -408,7 +406,7 @@ def _waits_for_future(thread: Thread) -> bool:
 
 
 def _pipe(scene: Scene, reader: Process) -> Iterator[Explanation]:
-    """Find a child that cannot write, and whose reader waits for another of its pipes, or for its end."""
+    """Find a child that cannot write to a full pipe, and whose reader waits for another pipe or for the child's end."""
     thread = reader.thread
     for child in scene.children(reader):
         if child.ended or not child.threads:
@@ -423,8 +421,8 @@ def _pipe(scene: Scene, reader: Process) -> Iterator[Explanation]:
             culprit=f"{child.name} at {thread.place}" if thread.place else child.name,
             place=thread.place,
             because=(
-                f"{child.name} waits for room in a pipe: {writing.waiting.words}",
-                f"only {reader.name} can read that pipe, and it waits at {quoted(thread.place)}: {thread.waiting.words}",
+                f"{child.name} waits for space in a pipe: {writing.waiting.words}",
+                f"only {reader.name} can read that pipe, but it waits at {quoted(thread.place)}: {thread.waiting.words}",
             ),
             basis=AGREES,
             writer=child.name,

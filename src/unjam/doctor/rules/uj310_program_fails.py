@@ -173,10 +173,14 @@ def _missing_file(watched: ProgramFacts, failure: WatchedFailure, loader: Watche
     path = _path_in(failure.message)
     folders = [epoch.folder for epoch in (loader.epochs if loader is not None else []) if epoch.folder]
     here = folders[-1] if folders else os.getcwd()
-    entered = [deed for deed in watched.file_operations if deed.operation == "entered" and deed.at <= failure.at]
+    entered = [
+        operation for operation in watched.file_operations if operation.kind == "entered" and operation.at <= failure.at
+    ]
     full = os.path.abspath(os.path.join(here, path))
-    earlier = [deed for deed in watched.file_operations if deed.at <= failure.at]
-    gone = [deed for deed in earlier if deed.operation in ("removed", "moved") and _covers(deed.path, full)]
+    earlier = [operation for operation in watched.file_operations if operation.at <= failure.at]
+    gone = [
+        operation for operation in earlier if operation.kind in ("removed", "moved") and _covers(operation.path, full)
+    ]
     if gone and gone[-1].place is None:
         files = [
             *(loader.description.files if loader is not None else ()),
@@ -207,7 +211,7 @@ def _missing_file(watched: ProgramFacts, failure: WatchedFailure, loader: Watche
         )
     if gone:
         return _Hint(
-            f"{gone[-1].path} was {gone[-1].operation} at {quoted(gone[-1].place)}",
+            f"{gone[-1].path} was {gone[-1].kind} at {quoted(gone[-1].place)}",
             "keep the data until the last epoch has finished, and remove only what this line is meant to remove",
             gone[-1].place,
             os.path.basename(gone[-1].path),

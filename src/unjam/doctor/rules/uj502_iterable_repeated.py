@@ -19,7 +19,7 @@ from __future__ import annotations
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.mechanisms.passes import is_one_of_ranks
+from unjam.doctor.mechanisms.loaders import is_one_of_ranks
 from unjam.doctor.mechanisms.splits import WorkerSharesOverlap
 from unjam.doctor.mechanisms.trials import stable_counts
 from unjam.doctor.proof import Toggle

@@ -22,7 +22,7 @@ from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms.passes import consecutive, trainers
+from unjam.doctor.mechanisms.loaders import consecutive, trainers
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 

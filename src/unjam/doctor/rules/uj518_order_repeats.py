@@ -24,7 +24,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
-from unjam.doctor.mechanisms.passes import consecutive, draws_random_numbers, same_training, seeded_between, trainers
+from unjam.doctor.mechanisms.loaders import consecutive, draws_random_numbers, same_training, seeded_between, trainers
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 

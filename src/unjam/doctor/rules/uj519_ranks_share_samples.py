@@ -23,7 +23,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms.passes import draws_random_numbers, trainers
+from unjam.doctor.mechanisms.loaders import draws_random_numbers, trainers
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import OBSERVED, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule

@@ -22,7 +22,7 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.passes import evaluators, trainers
+from unjam.doctor.mechanisms.loaders import evaluators, trainers
 from unjam.doctor.mechanisms.splits import RanksOrderDifferently, RanksSplitDifferently
 from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import OBSERVED

@@ -21,7 +21,7 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.mechanisms.passes import evaluators, shared_objects, trainers
+from unjam.doctor.mechanisms.loaders import evaluators, shared_objects, trainers
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 

@@ -22,7 +22,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source_places import class_line
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms.passes import trainers
+from unjam.doctor.mechanisms.loaders import trainers
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule

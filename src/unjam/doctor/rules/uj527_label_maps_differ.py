@@ -18,7 +18,7 @@ from __future__ import annotations
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.source_places import attribute_line
-from unjam.doctor.mechanisms.passes import evaluators, trainers
+from unjam.doctor.mechanisms.loaders import evaluators, trainers
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule

@@ -20,7 +20,7 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.mechanisms.passes import by_index, changed_paths, trainers
+from unjam.doctor.mechanisms.loaders import by_index, changed_paths, trainers
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule

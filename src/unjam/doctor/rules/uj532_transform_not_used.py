@@ -19,7 +19,7 @@ from __future__ import annotations
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.passes import attribute_name
+from unjam.doctor.mechanisms.loaders import attribute_name
 from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 

@@ -20,7 +20,7 @@ import itertools
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.mechanisms.passes import trainers
+from unjam.doctor.mechanisms.loaders import trainers
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 

@@ -26,7 +26,7 @@ NAMES = (SamplerTakesTime,)
 
 def words(one: SamplerTakesTime) -> Words:
     """Say how long, and what to do once."""
-    each = f" ({duration(one.seconds / one.passes)} a pass)" if one.passes > 1 else ""
+    each = f" ({duration(one.seconds / one.epochs)} per epoch)" if one.epochs > 1 else ""
     return Words(
         f"{one.sampler} of {one.loader} took {duration(one.seconds)}{each} in the process that trains",
         f"compute what {one.sampler} needs once, in its __init__ or beside the data, and not while it is iterated",

@@ -19,7 +19,7 @@ from unjam.doctor.facts.trial import Place
 from unjam.system.import_hook import after_import
 
 _CHANGES = {"os.remove": "removed", "os.rmdir": "removed", "shutil.rmtree": "removed", "os.rename": "moved", "os.chdir": "entered",
-            "os.truncate": "cut"}  # fmt: skip
+            "os.truncate": "truncated"}  # fmt: skip
 MOST_EVENTS = 400
 MOST_PATHS = 2000
 MOST_OPENED, MOST_READ = 8, 20
@@ -101,7 +101,7 @@ def _facts_of(event: str, arguments: tuple[Any, ...]) -> list[FileOperation | Lo
         place = users_line() if _truncates(path, flags) or _is_exclusive(flags) else None
         found: list[FileOperation | LockFile | LimitChange] = []
         if place is not None and _truncates(path, flags):
-            found.append(_deed("cut", _full(path), place))
+            found.append(_file_operation("truncated", _full(path), place))
         return [*found, LockFile(_full(path), os.getpid(), place)] if _is_exclusive(flags) else found
     if event == "subprocess.Popen":
         _note_command(arguments[1])
@@ -115,11 +115,11 @@ def _facts_of(event: str, arguments: tuple[Any, ...]) -> list[FileOperation | Lo
         return [LimitChange(name, int(arguments[-1][0]), place)]
     full = _full(*arguments[: 1 if event == "os.truncate" else 2])
     # no line of the program calls a function that is registered with atexit
-    return [_deed(_CHANGES[event], full, place)] if full and (place or event == "shutil.rmtree") else []
+    return [_file_operation(_CHANGES[event], full, place)] if full and (place or event == "shutil.rmtree") else []
 
 
-def _deed(done: str, path: str, place: Place | None) -> FileOperation:
-    return FileOperation(done, path, place, time.monotonic(), worker_number(), os.getpid())
+def _file_operation(kind: str, path: str, place: Place | None) -> FileOperation:
+    return FileOperation(kind, path, place, time.monotonic(), worker_number(), os.getpid())
 
 
 def _patch_shared_memory(module: ModuleType, observer: Observer) -> None:
@@ -129,7 +129,7 @@ def _patch_shared_memory(module: ModuleType, observer: Observer) -> None:
     @functools.wraps(unlink)
     def unlinked(this: Any) -> None:
         with contextlib.suppress(Exception):
-            observer.record(_deed("removed", f"/{this.name}", users_line()))
+            observer.record(_file_operation("removed", f"/{this.name}", users_line()))
         unlink(this)
 
     module.SharedMemory.unlink = unlinked

@@ -24,7 +24,6 @@ from unjam.deadlines import DOCTOR_ALIVE
 from unjam.doctor.check.trial import sandbox
 from unjam.doctor.check.trial.changes import reopen_privately
 from unjam.doctor.check.trial.event_log import exception_fields
-from unjam.doctor.facts.digest import weigh
 from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.run import batch_name, size_of
 from unjam.doctor.facts.tune_measurements import Measurement, TuneSetting
@@ -129,7 +128,7 @@ class _MeasuredStretch:
         self._bars: list[Any] = []
         self.first = 0.0
         self.turn: float | None = None
-        self.batches = self.samples = self.bytes = 0
+        self.batches = self.samples = 0
         self._since = self._until = 0.0
         # without batching each item is one sample; with a batch sampler we read the size of each batch
         self._size = loader.batch_size or (None if loader.batch_sampler is not None else 1)
@@ -188,7 +187,7 @@ class _MeasuredStretch:
                     self.turn = now - ended
                 self.first = self.first or now - begun
                 if not self.batches:
-                    self.bytes, self._since = weigh(batch)[0], now
+                    self._since = now
                 self._cpu, self._cpu_at = self._cpu_seconds(), now
                 # only now: we must have no thread while workers are forked
                 stack.enter_context(self._observing_workers())
@@ -327,6 +326,5 @@ class _MeasuredStretch:
         return Measurement(
             self._setting, "fine" if self.batches else "refused", "" if self.batches else "the epoch has no batch",
             self._elapsed(), self.batches, self.samples, (int(self._counted[0]), self._counted[1]), tuple(self._rates),
-            self.first, self.turn, self._used[0] * per_second, self._used[1] * per_second, self._memory, self.bytes,
-            busy, stalled, failed, stages, dict(self._waits), slowest, profile, tuple(self._bars),
+            self.first, self.turn, self._used[0] * per_second, self._used[1] * per_second, self._memory, busy, stalled, failed, stages, dict(self._waits), slowest, profile, tuple(self._bars),
         )  # fmt: skip

@@ -299,11 +299,7 @@ def _record_memory(process: ProcessState) -> None:
     ):
         return
     process.memory_read_at = now
-    lines = [line.partition(":") for line in read_text("/proc/self/smaps_rollup").splitlines()]
-    sizes = {name: int(rest.split()[0]) * 1024 for name, _, rest in lines if name in ("Private_Dirty", "Pss", "Rss")}
-    if len(sizes) == 3:
-        process.recorder.record(
-            WorkerMemory(
-                process.recorder.worker, process.samples, sizes["Private_Dirty"], sizes["Pss"], sizes["Rss"], now
-            )
-        )
+    for line in read_text("/proc/self/smaps_rollup").splitlines():
+        if line.startswith("Private_Dirty:"):
+            private = int(line.split()[1]) * 1024
+            process.recorder.record(WorkerMemory(process.recorder.worker, process.samples, private, now))

@@ -25,12 +25,12 @@ def evaluators(watched: ProgramFacts) -> list[WatchedLoader]:
 
 
 def consecutive(loader: WatchedLoader) -> Iterator[tuple[WatchedEpoch, WatchedEpoch]]:
-    """Each whole pass with the next whole one of the same training."""
+    """Each complete epoch with the next complete one of the same training."""
     yield from ((one, other) for one, other in itertools.pairwise(loader.complete_epochs) if same_training(one, other))
 
 
 def same_training(one: WatchedEpoch, other: WatchedEpoch) -> bool:
-    """Whether two passes train the same model: another optimizer is another run, which may begin as the first one did."""
+    """Whether two epochs train the same model: another optimizer means another run, which may begin like the first one."""
     return 0 in (one.optimizer, other.optimizer) or one.optimizer == other.optimizer
 
 
@@ -40,7 +40,7 @@ def is_one_of_ranks(case: Case) -> bool:
 
 
 def by_index(epoch: WatchedEpoch) -> dict[Any, WatchedSample]:
-    """The samples that were looked at, by index."""
+    """The examined samples, by index."""
     return {one.index: one for one in epoch.samples}
 
 
@@ -50,7 +50,7 @@ def draws_random_numbers(loader: WatchedLoader) -> bool:
 
 
 def shared_objects(one: WatchedLoader, other: WatchedLoader) -> set[str]:
-    """The names under which a loader holds objects that another loader of the same process holds, too."""
+    """The names of a loader's objects that another loader of the same process also holds."""
     if one.pid != other.pid:
         return set()
     known = set(other.description.tokens.values())
@@ -63,9 +63,9 @@ def attribute_name(path: str) -> str:
 
 
 def changed_paths(loader: WatchedLoader, *, same_length: bool = False, by_loading: bool = False) -> list[str]:
-    """What the dataset holds that differs between two epochs: in the program, or in the same worker.
+    """The paths in the dataset whose value differs between two epochs, in the program or in the same worker.
 
-    by_loading: not what the program may have changed between the epochs, where workers load.
+    by_loading: with workers, leave out what the program may have changed between the epochs.
     """
     found: dict[str, None] = {}
     for before, after in itertools.pairwise(loader.epochs):
@@ -83,7 +83,7 @@ def changed_paths(loader: WatchedLoader, *, same_length: bool = False, by_loadin
 
 
 def seeded_between(watched: ProgramFacts, loader: WatchedLoader) -> SeedCall | None:
-    """The last call that seeded a global generator between two passes of a loader, as it was recorded."""
+    """The last recorded call that seeded a global generator between two epochs of a loader."""
     seeds = [
         one for process in watched.processes for one in process.seed_calls if one.pid == loader.pid and one.worker < 0
     ]
