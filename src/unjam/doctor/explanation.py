@@ -1,9 +1,8 @@
-"""An explanation: why something went wrong, as a mechanism says it; the rules give it words.
+"""An explanation: why something went wrong. Mechanisms find explanations, rules put them into words.
 
-A mechanism is a pure function from facts to explanations. Each explanation says who is to blame
-(`culprit`, `place`), the chain of facts behind it in the order in which a person would tell it
-(`because`), and what it rests on (`basis`). Its class says what happened; its fields are what the
-words of a rule need.
+A mechanism is a pure function from facts to explanations. Each explanation names the cause
+(`culprit`, `place`), the facts that lead to it, in the order in which to present them (`because`),
+and its basis (`basis`). Its class says what happened; its other fields are for the text of a rule.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """Everything that is known: the program as it ran, and the cases of its loaders."""
+    """All facts: the watched program and the cases of its loaders."""
 
     watched: ProgramFacts
     cases: tuple[Case, ...]
@@ -56,7 +55,7 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How a rule says an explanation."""
+    """The text of a rule for an explanation."""
 
     title: str
     help: str

@@ -1,4 +1,4 @@
-"""Judges a program as it ran, and joins that with what the trials of its loaders found."""
+"""Judges a watched program, and combines the result with the findings from the trials of its loaders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unjam.doctor.rules.rule import Finding, by_harm, fit_to_show, without_echoe
 
 
 def finding_of(explanation: Explanation) -> Finding:
-    """Give an explanation the words of the rule that names it."""
+    """Turn an explanation into a finding of the rule that describes it."""
     file = NAMED[type(explanation)]
     words: Words = file.words(explanation)
     found = Finding(
@@ -27,19 +27,19 @@ def finding_of(explanation: Explanation) -> Finding:
 
 
 def findings_of_trials(case: Case) -> list[Finding]:
-    """What the rules say of a loader, with what the trials so far say about it."""
+    """The findings of the rules for a loader, with their proofs from the trials so far."""
     return [said.proved(case) for detect in IN_TRIALS if (said := detect(case)) is not None]
 
 
 def findings_of_mechanisms(case: Case) -> list[Finding]:
-    """What the mechanisms say about the program as it ran, with what the trials of this loader say about it."""
+    """The findings of the mechanisms for this loader in the watched program, with their proofs from its trials."""
     if case.program is None:
         return []
     return [finding_of(one) for one in explanations(Knowledge(case.program, (case,))) if one.case is case]
 
 
 def case_findings(case: Case) -> list[Finding]:
-    """What the trials of a loader show, without what the program as it ran refutes."""
+    """The findings from the trials of a loader, without those that the watched program refutes."""
     found = [one for one in findings_of_trials(case) if one.proof is not None and not one.proof.void]
     found = [one for one in found if not is_contradicted(one, case)]
     return [fit_to_show(finding) for finding in by_harm(without_echoes(found))]
@@ -60,7 +60,7 @@ def _is_same(one: Finding, other: Finding) -> bool:
 
 
 def live_findings(scene: Scene) -> list[Finding]:
-    """What the processes of a running program show: by the mechanisms, and by every rule that can judge it."""
+    """The findings for a running program, from the mechanisms and from every rule that can judge it."""
     found = [finding_of(one) for one in waits.explain_scene(scene)] if scenes.blocked_processes(scene) else []
     found += [one for detect in IN_SCENES if (one := detect(scene)) is not None]
     kept = ranked(found, stopped=any(one.depth > 1 for one in found))
@@ -69,7 +69,7 @@ def live_findings(scene: Scene) -> list[Finding]:
 
 
 def combine(findings: list[Finding], watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """The findings of the trials, of the running program and of its frozen processes, each cause once."""
+    """The findings from the trials, the watched program and its frozen processes, each cause once."""
     found = [finding_of(one) for one in explanations(Knowledge(watched, tuple(cases)))]
     found += [fit_to_show(one) for detect in IN_PROGRAMS for one in detect(watched, cases)]
     freezes = [
@@ -84,10 +84,10 @@ def combine(findings: list[Finding], watched: ProgramFacts, cases: list[Case]) -
         kept = [other for other in kept if one.rule is not other.rule or one.depth <= other.depth]
         if not any(one.rule is other.rule for other in kept):
             kept.append(one)
-    went_on = watched.outcome not in ("failed", "frozen") and watched.scene is None
+    continued = watched.outcome not in ("failed", "frozen") and watched.scene is None
     kept = [
         replace(one, severity=Severity.NOTE)
-        if _is_idle_advice(one, watched) or (went_on and one.confidence is Confidence.POSSIBLE)
+        if _is_idle_advice(one, watched) or (continued and one.confidence is Confidence.POSSIBLE)
         else one
         for one in kept
     ]
@@ -99,9 +99,9 @@ STARTS = ("UJ604", "UJ605", "UJ607")
 
 
 def _is_idle_advice(one: Finding, watched: ProgramFacts) -> bool:
-    """Whether a finding is about the speed of loading, in a program that hardly waits for its loaders."""
+    """Whether a finding is about loading speed in a program that hardly waits for its loaders."""
     epochs = [epoch for loader in watched.loaders for epoch in loader.epochs]
-    # what passes until the first batch is the start of workers, which only some of these are about
+    # the time until the first batch is the start of the workers, which only some of these rules are about
     starts = one.rule.code in STARTS
     waited = sum(epoch.waited + (epoch.first if starts else 0.0) for epoch in epochs)
     total = sum(epoch.seconds - (0.0 if starts else epoch.first) for epoch in epochs)
@@ -109,7 +109,7 @@ def _is_idle_advice(one: Finding, watched: ProgramFacts) -> bool:
 
 
 def _speed_last(findings: list[Finding]) -> list[Finding]:
-    """How fast a program with an error is says little: such findings become notes."""
+    """Turn findings about speed into notes if the program has an error."""
     if not any(one.weight is Severity.ERROR for one in findings):
         return findings
     slow = [one for one in findings if one.rule.code.startswith("UJ6")]
@@ -117,13 +117,13 @@ def _speed_last(findings: list[Finding]) -> list[Finding]:
 
 
 def is_contradicted(finding: Finding, case: Case) -> bool:
-    """Whether the program as it ran shows that a failure of a trial does not happen.
+    """Whether the watched program shows that the failure of a trial does not happen in it.
 
-    A trial runs later, perhaps without workers, without the program's servers and threads.
+    A trial runs later, perhaps without workers, and without the program's servers and threads.
     """
     seen, program = case.watched_loader, case.program
     if case.loader.driver == "unjam" and case.as_is is not None and case.as_is.fine:
-        # more can be sent to its workers, a dead one is replaced, and a bad sample is left out if the program wants that
+        # unjam can send more to its workers, replaces dead workers, and skips bad samples on request
         survived = finding.rule.symptom in ("frozen", "start", "raised", "died") or finding.rule.code == "UJ515"
         if survived or finding.rule.code.startswith(("UJ1", "UJ2")):
             return True
@@ -136,7 +136,7 @@ def is_contradicted(finding: Finding, case: Case) -> bool:
         if process.pid == seen.pid
     )
     if finding.rule.symptom == "raised" and any(epoch.batches > 1 for epoch in seen.epochs):
-        # the program caught what it raised and went on to its end, or it raised something else
+        # the program caught the exception and ran to its end, or it raised a different one
         kinds = {one.type_name for process in program.processes for one in process.failures}
         if program.outcome == "ended" or (finding.kinds and not kinds & set(finding.kinds)):
             return True

@@ -1,19 +1,19 @@
-"""What a finding rests on, and the only place that can say "proven".
+"""The basis of a finding, and the only code that can call it "proven".
 
 NOTE [ How a cause is proven ]
 
-A cause is proven by switching it off. A rule names the one change that would remove its cause (a
-`Toggle`), and the examination runs the loader with that change. The word follows from what happened:
+A cause is proven by removing it. A rule names the one change that would remove its cause (a
+`Toggle`), and the examination runs the loader with that change. The result determines the confidence:
 
-    proven    the failure went away with a change of nothing but this cause, and came back in
-              another run without it
-    likely    it went away and was not tried again, or did not come back every time; or the change
-              was broad: without workers, or with another start method, much else is different, too;
-              or no change could be tried, and all that is known agrees with this cause
-    possible  the change made no difference, or only one sign points to this cause
-    seen      nothing is inferred: the finding is itself what was observed
+    proven    the failure disappeared when only this cause was changed, and returned in another
+              run without the change
+    likely    it disappeared, but no second run was made or the failure did not return in it; or
+              the change was broad: without workers, or with another start method, much else differs;
+              or no change could be tried, and all facts agree with this cause
+    possible  the change made no difference, or only one fact suggests this cause
+    seen      nothing is inferred: the finding is itself the observation
 
-A rule says what it rests on (`Ground`) and what would remove it (`Toggle`). It cannot say the word.
+A rule gives only the basis: a `Ground` or a `Toggle`. It cannot choose the confidence.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Confidence(Enum):
-    """How sure a finding is."""
+    """How certain a finding is."""
 
     PROVEN = "proven"
     SEEN = "seen"
@@ -39,7 +39,7 @@ class Confidence(Enum):
 
 
 class Severity(Enum):
-    """What a finding costs: the run or its results, something less, or nothing yet."""
+    """How bad a finding is: it harms the run or its results, something less, or nothing yet."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -47,7 +47,7 @@ class Severity(Enum):
 
 
 class Ground(Enum):
-    """What a finding rests on while no change has been tried."""
+    """The basis of a finding for which no change has been tried."""
 
     OBSERVED = Confidence.SEEN
     AGREES = Confidence.LIKELY
@@ -58,7 +58,7 @@ OBSERVED, AGREES, SUGGESTED = Ground.OBSERVED, Ground.AGREES, Ground.SUGGESTED
 
 
 def recovers(base: Trial, changed: Trial) -> bool:
-    """Whether a failure went away: a frozen loader moves on, any other one finishes."""
+    """Whether a failure disappeared: a frozen loader makes progress, any other one finishes."""
     if base.fine and not base.bad:
         return False
     return changed.moved_on if base.outcome == "hung" else changed.fine and not changed.bad
@@ -68,12 +68,12 @@ def recovers(base: Trial, changed: Trial) -> bool:
 class Toggle:
     """A change that would remove the cause.
 
-    changed: the plans that make it, each in another way; one that works is enough.
-    removes: whether the symptom that the first trial shows is gone in the second.
-    ground: what the finding rests on until the change was tried.
-    decisive: without this trial there is no finding, and none if the change makes no difference.
-    repeat: try again without the change. A measured speed is compared once, and stays likely.
-    identified: the culprit was seen failing by itself, so that even a broad change says enough.
+    changed: plans that make it in different ways; one that works is enough.
+    removes: whether the symptom of the first trial is absent from the second.
+    ground: the basis until the change has been tried.
+    decisive: there is no finding without this trial, nor if the change makes no difference.
+    repeat: try again without the change. A speed is measured only once, and so stays likely.
+    identified: the culprit itself was observed failing, so that even a broad change is a proof.
     """
 
     base: Plan
@@ -85,16 +85,16 @@ class Toggle:
     identified: bool = False
 
 
-# parts of a plan that decide which processes there are, and with them much more than one cause
+# fields of a plan that determine the processes, and so change much more than one cause
 _BROAD = {"workers", "start", "fresh", "in_place"}
-_BESIDE = {"seconds", "epochs", "tolerant", "limit"}  # they change no process
+_NEUTRAL = {"seconds", "epochs", "tolerant", "limit"}  # these do not change the processes
 
 
 def is_broad(base: Plan, changed: Plan) -> bool:
-    """Whether a change is not that of one cause alone."""
-    differing = {one.name for one in fields(Plan) if getattr(base, one.name) != getattr(changed, one.name)} - _BESIDE
+    """Whether a change removes more than one possible cause."""
+    differing = {one.name for one in fields(Plan) if getattr(base, one.name) != getattr(changed, one.name)} - _NEUTRAL
     if differing == {"workers"} and changed.workers and base.workers:
-        return False  # another number of the same processes
+        return False  # only another number of workers
     return differing <= _BROAD
 
 
@@ -103,7 +103,7 @@ Basis = Ground | Toggle
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is known for a finding: its word, the trials that say so, and those that would say more."""
+    """The confidence of a finding, the trials that it comes from, and the trials that could raise it."""
 
     confidence: Confidence
     words: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class Proof:
 
 
 def prove(basis: Basis, case: Case | None) -> Proof:
-    """Judge what a finding rests on by the trials that were run."""
+    """Judge the basis of a finding by the trials that were run."""
     if isinstance(basis, Ground):
         return Proof(basis.value)
     if case is None:
@@ -124,20 +124,20 @@ def prove(basis: Basis, case: Case | None) -> Proof:
     missing = tuple(plan for plan, one in tried if one is None)
     if base is None:
         missing = (basis.base, *missing)
-    cured = next((one for one in known if base is not None and basis.removes(base, one)), None)
-    if cured is None or base is None:
+    recovered = next((one for one in known if base is not None and basis.removes(base, one)), None)
+    if recovered is None or base is None:
         if known and not missing:
             return Proof(Confidence.POSSIBLE, tuple(_no_difference(known)), void=basis.decisive)
         return Proof(basis.ground.value, (), missing[:1], void=basis.decisive)
-    said = f"{cured.plan}: {_went(cured)}"
+    said = f"{recovered.plan}: {_result(recovered)}"
     again = case.repeated(basis.base)
     if again is None:
         return Proof(Confidence.LIKELY, (said,), (), (basis.base,) if basis.repeat else ())
-    if is_broad(base.plan, cured.plan) and not basis.identified:
-        return Proof(Confidence.LIKELY, (f"{said}; without the change it came back",))
-    if not basis.removes(again, cured):
-        return Proof(Confidence.LIKELY, (said, "without the change it did not come back every time"))
-    return Proof(Confidence.PROVEN, (f"{said}; without the change it came back",))
+    if is_broad(base.plan, recovered.plan) and not basis.identified:
+        return Proof(Confidence.LIKELY, (f"{said}; without the change, the failure returned",))
+    if not basis.removes(again, recovered):
+        return Proof(Confidence.LIKELY, (said, "without the change, the failure did not return every time"))
+    return Proof(Confidence.PROVEN, (f"{said}; without the change, the failure returned",))
 
 
 def _no_difference(trials: list[Trial]) -> Iterator[str]:
@@ -145,9 +145,9 @@ def _no_difference(trials: list[Trial]) -> Iterator[str]:
         yield f"{one.plan}: no difference"
 
 
-def _went(trial: Trial) -> str:
+def _result(trial: Trial) -> str:
     done = len(trial.samples)
     count = f"{done:,} sample{'s' * (done != 1)}"
     if trial.plan.measured:
         return f"{trial.rate:,.0f} samples/s"
-    return f"{count}, nothing failed" if trial.fine and not trial.bad else f"it goes on, {count}"
+    return f"{count}, nothing failed" if trial.fine and not trial.bad else f"not frozen, {count}"

@@ -1,8 +1,8 @@
-"""Which findings are shown: explanations compete for the symptoms, and each symptom is explained once.
+"""Selects the findings to show: each symptom is explained only once, by the best finding.
 
-A finding that names a cause goes before one that names a place, and that one before a symptom said
-again; then the better proof, then the harm. What a finding accounts for is not reported beside it:
-it becomes a line of evidence.
+A finding that names a cause comes before one that names a place, and that before one that only repeats
+the symptom; then the better proof counts, then the severity. Symptoms that a shown finding accounts for
+are not reported separately; they become lines of its evidence.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def ranked(findings: list[Finding], *, stopped: bool) -> list[Finding]:
 
 
 def _is_covered(one: Finding, explained: set[str]) -> bool:
-    """Whether a mechanism accounts for what a finding says, and the finding has no proof of its own."""
+    """Whether a mechanism accounts for the symptoms of a finding that is not proven itself."""
     mine = set(one.symptoms)
     stops = bool(mine & STOPS) and bool(explained & STOPS)
     return (bool(mine & explained) or stops) and one.confidence is not Confidence.PROVEN
 
 
 def _one_cause(findings: list[Finding]) -> list[Finding]:
-    """Of those that say why the program stopped, the best; the others are evidence."""
+    """Of the findings that explain why the program stopped, keep the best; the others become its evidence."""
     stops = [one for one in findings if set(one.symptoms) & (STOPS | {"differs"}) and one.weight is Severity.ERROR]
     if len(stops) < 2:
         return findings
@@ -52,7 +52,7 @@ def _one_cause(findings: list[Finding]) -> list[Finding]:
 
 def _rank(one: Finding) -> tuple[int, int, int]:
     depth = 0 if one.rule.fallback else one.depth
-    # a cause that was switched off goes as far as one that a mechanism names; leaving samples out switches off no cause
+    # a cause proven by a change ranks like one that a mechanism names; leaving samples out does not remove a cause
     if one.confidence is Confidence.PROVEN and isinstance(one.basis, Toggle) and not one.basis.changed[0].without:
         depth = max(depth, 2)
     if one.confidence is Confidence.POSSIBLE:

@@ -1,4 +1,4 @@
-"""`unjam replay`: loads one sample of an error log again, in this process."""
+"""`unjam replay`: loads a sample of an error log again, in this process."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ def incident_at(log: str, number: int) -> Incident:
         if at == number:
             break
     if number not in (at, -1) or not at:
-        raise CannotReplay(f"{log} has the lines 1 to {at}" if at else f"{log} is empty")
+        raise CannotReplay(
+            f"{log} has only {at} lines" if at > 1 else f"{log} has only 1 line" if at else f"{log} is empty"
+        )
     if incident is None:
-        raise CannotReplay(f"line {at} of {log} is no incident")
+        raise CannotReplay(f"line {at} of {log} is not an incident")
     return incident
 
 
@@ -43,18 +45,18 @@ def replay(incident: Incident, dataset: Any, say: Callable[[str], None], *, debu
     """Load the sample of an incident again; return whether it failed again."""
     index = incident.sample if incident.sample is not None else next(iter(incident.samples), None)
     if index is None or not hasattr(type(dataset), "__getitem__"):
-        raise CannotReplay("the incident names no sample that can be loaded by its index")
+        raise CannotReplay("the incident has no sample that can be loaded by index")
     known = incident.seed is not None and incident.epoch is not None
     how = (
         f"with the random numbers of epoch {incident.epoch}"
         if known
-        else 'with other random numbers than it had (rng="sample" makes them its own)'
+        else 'with different random numbers (with rng="sample", they would be the same)'
     )
-    say(f"sample {index} again, {how}; then it was: {incident.what.splitlines()[0]}")
+    say(f"loading sample {index} again, {how}; its failure was: {incident.what.splitlines()[0]}")
     begun = time.monotonic()
     try:
         sample = replay_sample(dataset, index, incident.seed if known else None, incident.epoch or 0)
-    except Exception as error:  # noqa: BLE001 - the user's code; this is what we are here for
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         own = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_ours(frame.filename)]
         say("".join(traceback.format_list(own)) + "".join(traceback.format_exception_only(error)).rstrip())
         if debug:
@@ -62,7 +64,7 @@ def replay(incident: Incident, dataset: Any, say: Callable[[str], None], *, debu
 
             pdb.post_mortem(error.__traceback__)
         return True
-    say(f"it loads now, in {duration(time.monotonic() - begun)}: {_described(sample)}")
+    say(f"it loaded without an error, in {duration(time.monotonic() - begun)}: {_described(sample)}")
     return False
 
 

@@ -325,7 +325,7 @@ def _part(path: str, found: FoundObject, shown: FoundObject) -> Part:
     elif kind == "lock":
         state = lock_state(obj)
     elif kind == "objects":
-        state = ObjectState(count=len(obj), nbytes=estimated_bytes(obj), left_alone=why_not_shared(obj))
+        state = ObjectState(count=len(obj), nbytes=estimated_bytes(obj), why_not_shared=why_not_shared(obj))
     elif kind == "array":
         state = ObjectState(nbytes=int(obj.nbytes), mapped=type(obj).__name__ == "memmap")
     elif kind == "queue":

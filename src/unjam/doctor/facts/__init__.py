@@ -1,1 +1,1 @@
-"""Plain records of what the doctor knows. Nothing here decides what is wrong."""
+"""Records of what the doctor observed. Nothing here decides what is wrong."""

@@ -1,4 +1,4 @@
-"""Everything the doctor knows about one loader: captured state, source reading, trial results.
+"""Everything that the doctor knows about one loader: its captured state, its source code, its trials.
 
 These are facts only. The rules decide what they mean.
 """
@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class WorkerArgument:
-    """Whether one argument of a worker can be pickled. `reason` says why not; empty: it can."""
+    """Whether one argument of a worker can be pickled. reason: why not; "" if it can."""
 
     name: str
     path: str = ""
@@ -42,9 +42,9 @@ class WorkerArgument:
     reason: str = ""
     place: Place | None = None
     nbytes: int = 0
-    unpickle_error: str = ""  # why unpickling failed after pickling worked
+    unpickle_error: str = ""  # why it could be pickled but not unpickled
     unpickle_error_place: Place | None = None  # the line that raised it
-    from_main: tuple[str, ...] = ()  # classes and functions of __main__ in it
+    from_main: tuple[str, ...] = ()  # classes and functions of __main__ that the pickle refers to
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class LoaderFacts:
     start_method: str
     prefetch_factor: int
     timeout: float
-    pins_without_accelerator: bool  # pin_memory=True, and no accelerator
+    pins_without_accelerator: bool  # pin_memory=True without an accelerator
     persistent_workers: bool
     drop_last: bool
     sampler: str
@@ -73,11 +73,11 @@ class LoaderFacts:
     iterated_at: Place | None = None
     sharing: str = "file_descriptor"
     batches: int | None = None
-    order_repeats: bool = False  # each pass has the same order until set_epoch is called
+    order_repeats: bool = False  # each epoch has the same order until set_epoch is called
     list_reused: bool = False  # the batch sampler yields the same list object each time
     driver: str = "torch"  # "torch" or "unjam": which DataLoader class it is
     main_class: bool = False  # the dataset's class is defined in __main__
-    # class of the __getitem__ that an inherited __getitems__ by-passes, class of that, and the line
+    # class of a __getitem__, class of the inherited __getitems__ that bypasses it, and the line of the former
     bypassed_getitem: tuple[str, str, Place | None] | None = None
 
 
@@ -87,7 +87,7 @@ class ThreadFacts:
 
     name: str
     frames: tuple[Frame, ...] = ()
-    holds: tuple[str, ...] = ()  # paths of the locks that its code uses
+    holds: tuple[str, ...] = ()  # paths of the loader's locks that its code can reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +107,22 @@ class ProcessFacts:
     memory: int | None
     temporary: str
     interactive: bool  # __main__ has no file that a new process could import
-    opened: Mapping[str, Place] = field(default_factory=dict)  # the line that opened each file that is open
+    opened: Mapping[str, Place] = field(default_factory=dict)  # for each open file, the line that opened it
     idle_variables: Mapping[str, str] = field(default_factory=dict)
     late_variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceReading:
-    """What the source code says, read without running it."""
+    """Facts from the source code, which is not run."""
 
     excepts: tuple[tuple[Place, str, str], ...] = ()  # (place, what it catches, what it does)
     guarded: bool = True  # False: `__main__` reaches the loader without a main guard
     in_loop: bool = False  # the loader is iterated inside another loop
-    epochs: int | None = None  # iterations of that loop, where the source says so
-    iterated_once: bool = False  # no loop around it iterates it a second time
+    epochs: int | None = None  # iterations of that loop, if the source has a number
+    iterated_once: bool = False  # no loop iterates it a second time
     remade_at: Place | None = None  # next(iter(loader)) inside a loop
-    kept_batches: tuple[Place, str] | None = None  # (line, name) where the loop stores whole batches
+    kept_batches: tuple[Place, str] | None = None  # where the loop stores whole batches: line, name of the variable
     set_epoch: bool = False
     cycled_at: Place | None = None  # itertools.cycle over the loader
     # attributes of the dataset that the program reads, and those that it sets inside a loop
@@ -140,11 +140,11 @@ class Case:
     arguments: tuple[WorkerArgument, ...] = ()
     reading: SourceReading = field(default_factory=SourceReading)
     trials: list[Trial] = field(default_factory=list)
-    # plans that were tried a second time, after a trial with a change had removed the failure
+    # second trials of the same plans, run after a change had removed the failure
     repeats: list[Trial] = field(default_factory=list)
-    # the change that unfroze the loader; further trials use it to find problems behind the freeze
+    # the change that removed a freeze; later trials use it to find further problems
     unfreezing_change: Mapping[str, Any] = field(default_factory=dict)
-    # the same loader in the program as it ran, where it was watched
+    # the same loader in the watched program
     watched_loader: WatchedLoader | None = None
     program: ProgramFacts | None = None
 
@@ -215,7 +215,7 @@ class Case:
 
     @property
     def drains(self) -> bool:
-        """Whether loading consumes data that is then gone: from a process queue or pipe, and maybe from a socket."""
+        """Whether loading consumes data that cannot be read again: from a queue, a pipe or perhaps a socket."""
         return bool(self.connections) or any(
             (part.kind == "queue" and part.state.between_processes)
             or (part.kind == "handle" and part.state.target.startswith("pipe:"))

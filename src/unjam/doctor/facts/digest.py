@@ -1,4 +1,4 @@
-"""A hash of a sample's content, equal for equal content; and the size of a batch in bytes."""
+"""Hashes of samples, equal for equal content, and the size of a batch in bytes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# of a larger buffer we hash this many bytes, taken from 8 places in it
+# a larger buffer is hashed at 8 places, this many bytes in total
 MOST_BYTES = 1 << 20
 MOST_LEAVES = 64
 SHOWN_LEAVES = 16
 SIGNED_LEAVES = 8
 
 
-# arrays may lie in files that have become shorter: reading them would end the process
+# set if arrays may be in files that were truncated: reading them would kill the process
 unreadable: list[bool] = []
 
 
@@ -32,7 +32,7 @@ def digest(sample: Any) -> tuple[str, str]:
 
 
 def signature(sample: Any) -> int:
-    """A number for a sample that costs little: from its first leaves, and of an array its shape and first values."""
+    """A cheap hash of a sample: of its first leaves, and of an array's shape and first values."""
     leaves: list[str] = []
     _sign(sample, leaves, 0)
     return zlib.crc32("|".join(leaves).encode())

@@ -1,4 +1,4 @@
-"""What went wrong in a watched program, and what it did beside loading that can be the reason."""
+"""Failures of a watched program, and other events in it that may have caused them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from unjam.doctor.facts.trial import Place
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Something that is open, within reach of a failing line.
+    """An open file, socket, pipe or database that a failing line can reach.
 
-    path: as the program writes it. kind: "file", "socket", "pipe" or "database". inherited: it was open when the worker
-    began, so the worker shares it with the program and with every other worker. opened: the line that opened it.
+    path: its expression in the program. kind: "file", "socket", "pipe" or "database". inherited: it was open when the worker
+    started, so the program and all workers share it. opened: the line that opened it.
     """
 
     path: str
@@ -25,10 +25,10 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class WatchedFailure:
-    """An exception that the program met.
+    """An exception in the program.
 
     stage: "constructor", "iter", "sampler", "made" (iter(dataset)), "sample", "collate", "next" (as
-    the program got it) or "end" (it ended the program).
+    the program received it) or "end" (it ended the program).
     """
 
     stage: str
@@ -44,23 +44,25 @@ class WatchedFailure:
     pid: int = 0
     errno: int = 0
     filename: str = ""
-    thread: str = ""  # the thread that loads, if it is not the main thread
+    thread: str = ""  # the thread that raised it, unless it is the main thread
     unpickled: str = ""  # the class whose unpickling failed
-    context: str = ""  # the context variable that has no value there
+    context: str = ""  # the context variable that has no value in this thread
     reach: tuple[Resource, ...] = ()
-    files: tuple[str, ...] = ()  # that the sample had read
-    root: str = ""  # of a RecursionError: the exception that its handlers had caught first, and its line
+    files: tuple[str, ...] = ()  # read by the sample
+    root: str = ""  # of a RecursionError: the first exception that a handler caught, and its line
     root_at: Place | None = None
-    limits: Mapping[str, int] = field(default_factory=dict)  # of the process, where something was used up
-    full: tuple[tuple[str, str], ...] = ()  # places for files where something is used up: path, what
+    limits: Mapping[str, int] = field(
+        default_factory=dict
+    )  # of the process, if the error says that a resource is used up
+    full: tuple[tuple[str, str], ...] = ()  # file systems without free space or inodes: path, what is used up
 
 
 @dataclass(frozen=True, slots=True)
 class UnreleasedResource:
-    """Something that loading a sample took and did not give back.
+    """A resource that loading a sample acquired and did not release.
 
-    kind: "lock", "semaphore", "transaction" or "file" (created so that only one process can create it). raised: the exception
-    that ended the sample, or one that was caught in it.
+    kind: "lock", "semaphore", "transaction" or "file" (created with O_EXCL). raised: the exception
+    that the sample raised, if any.
     """
 
     path: str
@@ -75,7 +77,7 @@ class UnreleasedResource:
 
 @dataclass(frozen=True, slots=True)
 class LockFile:
-    """A file that a process created so that no other one could, and that was still there when the program froze."""
+    """A file that a process created with O_EXCL."""
 
     path: str
     pid: int
@@ -84,7 +86,7 @@ class LockFile:
 
 @dataclass(frozen=True, slots=True)
 class ShrunkFile:
-    """A file that is shorter than what is mapped of it. place: the line that opened it last. was_whole: it was not, before."""
+    """A file that is shorter than its mapping. place: the line that last opened it. was_whole: it was once long enough."""
 
     path: str
     mapped: int
@@ -95,7 +97,7 @@ class ShrunkFile:
 
 @dataclass(frozen=True, slots=True)
 class EndedByException:
-    """A thread, or a process that multiprocessing started, that ended with an exception."""
+    """A thread or a multiprocessing process that ended with an exception."""
 
     kind: str  # "thread" or "process"
     name: str
@@ -108,7 +110,7 @@ class EndedByException:
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """A limit that the program set for itself, with the resource module."""
+    """A limit that the program set with the resource module."""
 
     name: str
     value: int
@@ -117,19 +119,18 @@ class LimitChange:
 
 @dataclass(frozen=True, slots=True)
 class SeedCall:
-    """A call that seeds a global generator. times: how often this line did so in this process."""
+    """A call that seeded a global generator."""
 
     what: str
     place: Place
     pid: int
     worker: int
     at: float
-    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class InheritedOutput:
-    """A file that a worker's dataset holds open for writing since before the worker began, and that grew."""
+    """A file that was open for writing when a worker started, and that grew while the worker ran."""
 
     path: str
     pid: int
@@ -139,7 +140,7 @@ class InheritedOutput:
 
 @dataclass(frozen=True, slots=True)
 class SampleOutput:
-    """A file that a sample wrote. locks: its process has locked a file. read: the sample then read it."""
+    """A file that a sample wrote. locks: its process has locked some file. read: the sample read it afterwards."""
 
     path: str
     pid: int
@@ -151,11 +152,11 @@ class SampleOutput:
 
 @dataclass(frozen=True, slots=True)
 class FileOperation:
-    """What the program did to a file or folder. kind: "removed", "moved", "entered" (as the working folder) or "truncated"."""
+    """An operation on a file or folder. kind: "removed", "moved", "entered" (as the working folder) or "truncated"."""
 
     kind: str
     path: str
-    place: Place | None  # None: no line of the program called it, but the end of a process
+    place: Place | None  # None: called at the end of a process, not by a line of the program
     at: float = 0.0
     worker: int = -1
     pid: int = 0
@@ -163,7 +164,7 @@ class FileOperation:
 
 @dataclass(frozen=True, slots=True)
 class LostBatch:
-    """Something that a worker gave to a queue and that could not be pickled there. path, kind: the part that cannot."""
+    """A batch that a worker put into a queue and that could not be pickled. path, kind: the part that cannot."""
 
     worker: int
     path: str

@@ -1,4 +1,4 @@
-"""Which locks a thread holds, read from the source of the lines on its stack.
+"""Which locks a thread holds, according to the source of the lines on its stack.
 
 A thread holds a lock if its line is in the body of `with lock:`, or after `lock.acquire()` and
 before `lock.release()`. At the line that acquires the lock, the thread may still wait for it.

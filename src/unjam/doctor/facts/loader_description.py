@@ -1,4 +1,4 @@
-"""What a loader of the watched program was when a pass over it began."""
+"""A loader of the watched program at the start of an epoch."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from unjam.doctor.facts.trial import Place
 
 @dataclass(frozen=True, slots=True)
 class LoaderDescription:
-    """A loader, its dataset and its sampler, in small values that can be compared with those of other loaders and processes.
+    """A loader, its dataset and its sampler, as small values to compare with other loaders and processes.
 
-    dataset, base: the class of the dataset, and of the one under its wrappers. home: the line of the dataset's class.
-    subset: the base's index of each sample. draws: how many indices the sampler says it has. random: it draws random
-    numbers. tokens: numbers of objects that two loaders may share. items, records: hashes of the items of each sequence with
-    one item for each sample. maps: tables from names to numbers. rows: attributes with one entry for each sample.
-    per_sample: those of them that are arrays. plain: attributes with a single value. stale: parts whose length is another
-    than when they were put together: path, then, now. composed: where a part was put together. reads: attributes that
-    the code of the dataset reads. unused: transforms that it does not call, and the line that set each. files: source files
-    of the program that its code comes from. thread: the thread that iterates it, unless it is the main thread.
+    dataset, base: the class of the dataset, and of the innermost dataset in its wrappers. home: the line of the dataset's class.
+    subset: the base's index of each sample. draws: the sampler's length. random: the sampler draws random
+    numbers. tokens: numbers that identify objects which two loaders may share. items, records: hashes of the items of each sequence with
+    one item per sample. maps: tables from names to numbers. rows: attributes with one entry per sample.
+    per_sample: arrays among these. plain: attributes with a single value. stale: concatenated
+    parts whose length has changed since: path, then, now. composed: where a part was concatenated or divided. reads: attributes that
+    the code of the dataset reads. unused: transforms that this code does not call, and the line that set each. files: source files
+    of this code. thread: the thread that iterates it, unless it is the main thread.
     """
 
     kind: str = "DataLoader"

@@ -1,4 +1,4 @@
-"""The code cells of a notebook, by the names that its lines have in messages."""
+"""The code cells of a notebook, with the names that they have in messages."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import os
 
 
 def code_cells(path: str) -> list[tuple[str, str]]:
-    """Name and text of each code cell, with what only IPython understands replaced.
+    """Name and text of each code cell, with lines that only IPython understands replaced.
 
-    OSError, or ValueError with the reason, if the file is no notebook.
+    Raises OSError, or ValueError if the file is not a notebook.
     """
     try:
         with open(path, encoding="utf-8") as file:
-            told = json.load(file)["cells"]
-        cells = ["".join(cell["source"]) for cell in told if cell["cell_type"] == "code"]
+            stored = json.load(file)["cells"]
+        cells = ["".join(cell["source"]) for cell in stored if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"it is no notebook: {type(error).__name__}: {error}") from error
+        raise ValueError(f"it is not a notebook: {type(error).__name__}: {error}") from error
     found = []
     for number, text in enumerate(cells, 1):
         lines = ["pass" if line.lstrip().startswith(("%", "!")) else line for line in text.splitlines()]
@@ -27,7 +27,7 @@ def code_cells(path: str) -> list[tuple[str, str]]:
 
 
 def remember(path: str) -> list[tuple[str, str]]:
-    """Make the cells' lines known to this process, as those of files are; return the cells."""
+    """Add the cells to linecache, so that messages can quote their lines; return the cells."""
     cells = code_cells(path)
     for name, text in cells:
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)

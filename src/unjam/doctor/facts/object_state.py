@@ -1,4 +1,4 @@
-"""What an object of the program was like: a lock, a queue, a file, a large container."""
+"""The state of an object of the program: a lock, a queue, a file, a large container."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ObjectState:
-    """The state of one object; which fields say something depends on its kind.
+    """The state of one object; which fields are set depends on its kind.
 
-    kind: "lock", "queue", "executor", "thread", "loop", "future", "event", "barrier", "condition" or "child", where code
-    waits for it. locked: None if it does not tell. owner: of a lock, as it prints itself. call: what the waiting line calls.
-    left_alone: the attribute that is only read as a whole.
+    kind: "lock", "queue", "executor", "thread", "loop", "future", "event", "barrier", "condition" or "child", if code
+    waits for it. locked: None if unknown. owner: of a lock, from its repr. call: the function that the waiting line calls.
+    why_not_shared: why unjam's workers cannot share a container.
     """
 
     kind: str = ""
@@ -32,7 +32,7 @@ class ObjectState:
     count: int = 0
     nbytes: int = 0
     mapped: bool = False
-    left_alone: str = ""
+    why_not_shared: str = ""
 
 
 NOTHING_KNOWN = ObjectState()

@@ -1,4 +1,4 @@
-"""What was seen of a program while it ran as it is: its processes, their loaders, every epoch."""
+"""A watched program, run without changes: its processes, their loaders, every epoch."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from unjam.doctor.facts.loader_description import LoaderDescription
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.trial import Place
 
-# in front of the names of what a process has of its own, among what a worker holds
+# prefix of the names of process settings, and the name of one of them
 SETTING, HASH = "process: ", "hash() of a text"
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedSample:
-    """A sample that was looked at.
+    """An examined sample.
 
-    drew: state of each generator that it used, before it did. seeded: the global generators that it seeded. idle: those of
-    them from which nothing was drawn afterwards, and the line that seeded each.
+    drew: the state of each generator that it used, before. seeded: the global generators that it seeded. idle: those of
+    them that it did not use afterwards, and the line that seeded each.
     """
 
     index: Any
@@ -41,8 +41,8 @@ class WatchedSample:
     leaves: str
     drew: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
-    read: int = 0  # bytes that loading it read
-    size: int = 0  # bytes that it has
+    read: int = 0  # bytes that were read to load it
+    size: int = 0  # in bytes
     files: tuple[str, ...] = ()  # opened for it
     seeded: tuple[str, ...] = ()
     idle: Mapping[str, Place] = field(default_factory=dict)
@@ -50,9 +50,9 @@ class WatchedSample:
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """What a process held at a moment of a pass. containers: path -> length, bytes of an item, 1 if it holds a graph, 2 if shared memory.
+    """What a process used at one moment of an epoch. opened: the line that opened most of its files so far.
 
-    opened: the line that opened most of its files so far.
+    containers: path -> length, bytes of one item, and flags: 1 if items hold an autograd graph, 2 if shared memory.
     """
 
     worker: int
@@ -65,7 +65,7 @@ class ResourceUsage:
 
 @dataclass(slots=True)
 class WatchedEpoch:
-    """One pass over a loader. held: hash of each thing that the dataset holds, before the pass."""
+    """One pass over a loader. hashes: of each value that the dataset holds, before the epoch."""
 
     number: int
     expected: int | None = None
@@ -74,9 +74,9 @@ class WatchedEpoch:
     folder: str = ""
     began: float = 0.0
     ended: float = 0.0
-    seed: int = 0  # torch's seed of the pass
+    seed: int = 0  # torch's base seed of the epoch
     done: bool = False  # the loader had no more batches
-    over: bool = False  # the program is done with it, or broke off
+    over: bool = False  # the program is done with it or left it early
     batches: int = 0
     draws: int = 0
     indices: list[Any] = field(default_factory=list)
@@ -86,16 +86,16 @@ class WatchedEpoch:
     first: float = 0.0
     sampling: float = 0.0  # seconds in the sampler, in the process that iterates
     steps: int = 0
-    optimizer: int = 0  # the number of the optimizer that stepped last in it; 0: none did
+    optimizer: int = 0  # the number of the optimizer that stepped last; 0: none
     unused: int = 0  # batches before the first step
-    changed: Sequence[str] = ()  # what the dataset holds that the program changed meanwhile
+    changed: Sequence[str] = ()  # paths in the dataset that the program changed meanwhile
     grad: bool = False
     resources: Mapping[str, int] = field(default_factory=dict)
     samples: list[WatchedSample] = field(default_factory=list)
-    # by worker: what the dataset held there at the start of the pass, and at the worker's end
+    # by worker: the same hashes there, at the start of the epoch and at the worker's end
     worker_hashes: dict[int, Mapping[str, str]] = field(default_factory=dict)
     worker_end_hashes: dict[int, Mapping[str, str]] = field(default_factory=dict)
-    signatures: dict[int, list[int]] = field(default_factory=dict)  # by worker: numbers for the samples of a stream
+    signatures: dict[int, list[int]] = field(default_factory=dict)  # by worker: hashes of the samples of a stream
     loaded: int = 0
     loading: float = 0.0
     collating: float = 0.0
@@ -127,7 +127,7 @@ class WatchedLoader:
         return self.description.home
 
     def composed_at(self, path: str = "dataset") -> Place | None:
-        """Where the program put this part of the dataset together, or took it from another one."""
+        """Where the program created this part of the dataset as a concatenation or subset."""
         return self.description.composed.get(path)
 
     @property
@@ -142,7 +142,7 @@ class WatchedLoader:
 
     @property
     def complete_epochs(self) -> list[WatchedEpoch]:
-        """The passes that reached the end."""
+        """The epochs that reached their end."""
         return [one for one in self.epochs if one.done or (one.expected and one.batches >= one.expected)]
 
     @property
@@ -151,7 +151,7 @@ class WatchedLoader:
         return any(epoch.steps for epoch in self.epochs)
 
     def base_indices(self, epoch: WatchedEpoch) -> list[Any]:
-        """The drawn indices as those of the dataset under Subsets."""
+        """The drawn indices, mapped through Subsets to indices of the base dataset."""
         mapped = self.description.subset
         if not mapped:
             return epoch.indices
@@ -160,13 +160,13 @@ class WatchedLoader:
 
 @dataclass(frozen=True, slots=True)
 class SavedFile:
-    """Something that the program wrote with `torch.save`.
+    """A call of `torch.save`.
 
-    passes: of each loader in use its number, the number of the pass, the batches of it so far, and
-    the batches of all its passes.
+    passes: for each loader in use its number, the number of the epoch, its batches so far, and
+    the batches of all its epochs.
     """
 
-    optimizer: bool  # an optimizer's state was among it
+    optimizer: bool  # it contains an optimizer's state
     numbers: frozenset[int]
     passes: tuple[tuple[int, int, int, int], ...]
     place: Place | None
@@ -174,9 +174,9 @@ class SavedFile:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCopies:
-    """Copies of large tensors to an accelerator from one line, and how long they held the thread.
+    """Copies of large tensors to an accelerator from one line, and how long they blocked the thread.
 
-    fits_in_bytes: float numbers that are whole numbers up to 255. from_pinned, from_pageable: seconds of one copy, measured there.
+    fits_in_bytes: the floats are whole numbers up to 255. from_pinned, from_pageable: measured seconds of one such copy.
     """
 
     place: Place
@@ -192,7 +192,7 @@ class DeviceCopies:
 
 @dataclass(frozen=True, slots=True)
 class DeviceWaits:
-    """Waits for an accelerator at one line. idle: seconds of loading, of the whole process, in which the device had no work."""
+    """Waits for an accelerator at one line. idle: seconds of loading in this process in which the device had no work."""
 
     place: Place
     count: int
@@ -202,7 +202,7 @@ class DeviceWaits:
 
 @dataclass(frozen=True, slots=True)
 class ObservedLine:
-    """A line of the program at which looks found a process. stage: as in `Doing`. waits: as the kind of a Waiting."""
+    """A line at which a process was observed. stage: as in Activity. waits: as Waiting.kind."""
 
     place: Place
     stage: str
@@ -212,9 +212,10 @@ class ObservedLine:
 
 @dataclass(frozen=True, slots=True)
 class ProcessObservations:
-    """What looks from outside found of one process.
+    """Observations of one process from outside.
 
-    waits, targets: how often it waited for this kind of thing, for this socket or pipe. lines: of so many stacks.
+    times: number of observations. waits, targets: how often it waited in this way, and for this socket or pipe. lines: from
+    this many stacks.
     """
 
     pid: int
@@ -240,16 +241,16 @@ class WatchedProcess:
     ended_by_exception: list[EndedByException] = field(default_factory=list)
     used_connections: dict[str, list[int]] = field(
         default_factory=dict
-    )  # a connection older than the workers: those whose samples used it
+    )  # an inherited connection -> the workers whose samples used it
     lost_batches: list[LostBatch] = field(default_factory=list)
-    mapped_files: list[str] = field(default_factory=list)  # data files that it, or a worker of it, had mapped
+    mapped_files: list[str] = field(default_factory=list)  # data files that it or one of its workers had mapped
     shrunk_files: list[ShrunkFile] = field(default_factory=list)
     lock_files: list[LockFile] = field(default_factory=list)
     limit_changes: list[LimitChange] = field(default_factory=list)
     seed_calls: list[SeedCall] = field(default_factory=list)
     early_rank_reads: list[Place] = field(
         default_factory=list
-    )  # the rank was asked for before the group of ranks existed
+    )  # lines that read the rank before the process group existed
     inherited_outputs: list[InheritedOutput] = field(default_factory=list)
     sample_outputs: list[SampleOutput] = field(default_factory=list)
     saved_files: list[SavedFile] = field(default_factory=list)
@@ -259,9 +260,9 @@ class WatchedProcess:
 
 @dataclass(slots=True)
 class ProgramFacts:
-    """The program as it ran.
+    """The watched program.
 
-    outcome: "ended", "failed" (its exit code says so), "frozen" or "stopped" (the time was up).
+    outcome: "ended", "failed" (by its exit code), "frozen" or "stopped" (out of time).
     """
 
     outcome: str
@@ -269,10 +270,12 @@ class ProgramFacts:
     seconds: float
     processes: list[WatchedProcess] = field(default_factory=list)
     output: str = ""
-    scene: Scene | None = None  # what its processes did when it froze
-    files_kept: bool = False  # what it wrote is kept: there was no view
-    second_run: list[WatchedProcess] = field(default_factory=list)  # a second run, up to its first loader
-    observations: tuple[ProcessObservations, ...] = ()  # of each process of it, from outside
+    scene: Scene | None = None  # its processes when it was frozen
+    files_kept: bool = False  # its writes were not isolated, so they are kept
+    second_run: list[WatchedProcess] = field(
+        default_factory=list
+    )  # the processes of a second run, up to their first loader
+    observations: tuple[ProcessObservations, ...] = ()  # of each of its processes
 
     @property
     def loaders(self) -> list[WatchedLoader]:
@@ -286,22 +289,22 @@ class ProgramFacts:
 
     @property
     def file_operations(self) -> list[FileOperation]:
-        """What all processes did to files and folders."""
+        """The file operations of all processes."""
         return [deed for process in self.processes for deed in process.file_operations]
 
     @property
     def unreleased(self) -> list[UnreleasedResource]:
-        """What samples took and did not give back, in the order in which it happened."""
+        """The resources that samples did not release, by time."""
         return sorted((one for process in self.processes for one in process.unreleased), key=lambda one: one.at)
 
     @property
     def ended_by_exception(self) -> list[EndedByException]:
-        """The threads and processes that ended with an exception."""
+        """The threads and processes that ended with an exception, by time."""
         return sorted((one for process in self.processes for one in process.ended_by_exception), key=lambda one: one.at)
 
     @property
     def saves_training(self) -> bool:
-        """Whether it writes checkpoints from which a training can go on."""
+        """Whether it writes checkpoints from which training can resume."""
         return any(saved.optimizer for process in self.processes for saved in process.saved_files)
 
     @property
@@ -310,12 +313,12 @@ class ProgramFacts:
         return any(loader.trains for loader in self.loaders)
 
     def observations_of(self, loader: WatchedLoader) -> list[ProcessObservations]:
-        """The looks at the processes that load its samples."""
+        """The observations of the processes that load its samples."""
         wanted = loader.worker_pids if loader.workers else [loader.pid]
         return [one for one in self.observations if one.pid in wanted]
 
     def siblings(self) -> Iterator[list[WatchedLoader]]:
-        """The loaders of several processes that the same line made: those of ranks."""
+        """The loaders that the same line made in several processes, such as ranks."""
         groups: dict[Any, dict[int, WatchedLoader]] = {}
         for process in self.processes:
             count: dict[Any, int] = {}

@@ -1,9 +1,8 @@
-"""Facts as JSON, and back: what one examination saw can be judged again, without running anything.
+"""Writes facts as JSON and reads them, so that an examination can be judged again without running the program.
 
-A dataclass is an object of the fields that do not have their default, and several of one type are a table: the names of
-the fields, and a row for each. A line is "file:line". Where
-the type of a field says nothing (`Any`), what JSON does not have is an object with one key, "$tuple"
-for example. Links between facts (`case.program`) are made anew when a recording is read.
+A dataclass is an object with the fields that differ from their defaults; several of one type form a table: the names of
+the fields, and a row for each. A place is "file:line". If a field's type is `Any`, a value that JSON lacks is an object
+with one key, for example "$tuple". Links between facts (`case.program`) are not written; reading restores them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ FEWEST_ROWS = 4
 
 
 def record(watched: ProgramFacts | None, cases: list[Case]) -> dict[str, Any]:
-    """The facts of an examination, as JSON has them."""
+    """The facts of an examination, as values for JSON."""
     return {
         "schema": SCHEMA,
         "program": encode(watched) if watched is not None else None,
@@ -47,11 +46,11 @@ def replay(recorded: dict[str, Any]) -> tuple[ProgramFacts | None, list[Case]]:
         raise ValueError(f"a recording of schema {recorded.get('schema')}, not {SCHEMA}")
     watched = decode(recorded["program"], ProgramFacts) if recorded["program"] is not None else None
     cases = []
-    for told in recorded["loaders"]:
-        case = decode({name: value for name, value in told.items() if name != "of"}, Case)
+    for stored in recorded["loaders"]:
+        case = decode({name: value for name, value in stored.items() if name != "of"}, Case)
         case.program = watched
-        if watched is not None and told["of"] is not None:
-            pid, number = told["of"]
+        if watched is not None and stored["of"] is not None:
+            pid, number = stored["of"]
             case.watched_loader = next((one for one in watched.loaders if (one.pid, one.number) == (pid, number)), None)
         cases.append(case)
     return watched, cases
@@ -61,7 +60,7 @@ def replay(recorded: dict[str, Any]) -> tuple[ProgramFacts | None, list[Case]]:
 
 
 def encode(value: Any) -> Any:
-    """A fact as JSON has it."""
+    """A fact as a value for JSON."""
     if isinstance(value, Place):
         return f"{value.file}:{value.line}"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -89,12 +88,12 @@ def _are_alike(values: list[Any] | tuple[Any, ...]) -> bool:
 
 
 def _encode_rows(values: list[Any] | tuple[Any, ...]) -> dict[str, Any]:
-    """Many facts of one type: the names of the fields once, and a list for each fact."""
-    told = [_encode_fields(one) for one in values]
-    names = list(dict.fromkeys(name for one in told for name in one))
-    # the default of a field stands for it where another row has a value
+    """Several facts of one type: the field names once, and a row for each fact."""
+    rows = [_encode_fields(one) for one in values]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    # a field that another row has is written with its default
     absent = {name: encode(default) for name, _, default in _fields(type(values[0])) if name in names}
-    return {"fields": names, "rows": [[one.get(name, absent[name]) for name in names] for one in told]}
+    return {"fields": names, "rows": [[row.get(name, absent[name]) for name in names] for row in rows]}
 
 
 def _encode_fields(value: Any) -> dict[str, Any]:
@@ -125,7 +124,7 @@ def _encode_mapping(value: abc.Mapping[Any, Any], item: abc.Callable[[Any], Any]
 
 
 def _encode_any(value: Any) -> Any:
-    """A value of which only JSON will tell the type."""
+    """A value without a declared type: its JSON must contain the type."""
     match value:
         case bool() | int() | str() | None:
             return value
@@ -149,48 +148,48 @@ def _encode_any(value: Any) -> Any:
 # -- reading -------------------------------------------------------------------------------------------------------------
 
 
-def decode(told: Any, hint: Any) -> Any:
-    """The fact of this type."""
+def decode(stored: Any, hint: Any) -> Any:
+    """The value of this type that JSON describes."""
     if _is_untyped(hint):
-        return _decode_any(told)
+        return _decode_any(stored)
     if hint is Place:
-        file, _, line = told.rpartition(":")
+        file, _, line = stored.rpartition(":")
         return Place(file, int(line))
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         hints = {name: one for name, one, _ in _fields(hint)}
-        return hint(**{name: decode(one, hints[name]) for name, one in told.items()})
+        return hint(**{name: decode(one, hints[name]) for name, one in stored.items()})
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return None if told is None else decode(told, next(one for one in arguments if one is not type(None)))
+        return None if stored is None else decode(stored, next(one for one in arguments if one is not type(None)))
     if origin in (dict, abc.Mapping):
-        pairs = told.items() if isinstance(told, dict) else [(_decode_any(key), one) for key, one in told]
+        pairs = stored.items() if isinstance(stored, dict) else [(_decode_any(key), one) for key, one in stored]
         return {_as_key(key, arguments[0]): decode(one, arguments[1]) for key, one in pairs}
-    if isinstance(told, dict) and origin in (tuple, list):
-        told = [dict(zip(told["fields"], row, strict=True)) for row in told["rows"]]
+    if isinstance(stored, dict) and origin in (tuple, list):
+        stored = [dict(zip(stored["fields"], row, strict=True)) for row in stored["rows"]]
     if origin is tuple:
         if arguments[-1] is Ellipsis:
-            return tuple(decode(one, arguments[0]) for one in told)
-        return tuple(decode(one, kind) for one, kind in zip(told, arguments, strict=True))
+            return tuple(decode(one, arguments[0]) for one in stored)
+        return tuple(decode(one, kind) for one, kind in zip(stored, arguments, strict=True))
     if origin is abc.Sequence:
-        return [decode(one, arguments[0]) for one in told]
+        return [decode(one, arguments[0]) for one in stored]
     if origin in (list, set, frozenset):
-        return origin(decode(one, arguments[0]) for one in told)
+        return origin(decode(one, arguments[0]) for one in stored)
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint(told)
-    return float(told) if hint is float else told
+        return hint(stored)
+    return float(stored) if hint is float else stored
 
 
 def _as_key(key: Any, hint: Any) -> Any:
     return decode(key, hint) if hint is Place and isinstance(key, str) else key
 
 
-def _decode_any(told: Any) -> Any:
-    if isinstance(told, list):
-        return [_decode_any(one) for one in told]
-    if not isinstance(told, dict):
-        return told
-    if len(told) == 1:
-        ((kind, value),) = told.items()
+def _decode_any(stored: Any) -> Any:
+    if isinstance(stored, list):
+        return [_decode_any(one) for one in stored]
+    if not isinstance(stored, dict):
+        return stored
+    if len(stored) == 1:
+        ((kind, value),) = stored.items()
         match kind:
             case "$line":
                 return decode(value, Place)
@@ -200,7 +199,7 @@ def _decode_any(told: Any) -> Any:
                 return {_decode_any(one) for one in value}
             case "$pairs":
                 return {_decode_any(key): _decode_any(one) for key, one in value}
-    return {key: _decode_any(one) for key, one in told.items()}
+    return {key: _decode_any(one) for key, one in stored.items()}
 
 
 def _is_untyped(hint: Any) -> bool:

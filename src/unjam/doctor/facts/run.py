@@ -1,4 +1,4 @@
-"""A whole run of a program: what its loaders delivered, what failed, how long the training waited.
+"""A complete run of a program: what its loaders delivered, what failed, how long training waited.
 
 These are facts only. The rules give advice, the report writes the text.
 """
@@ -32,7 +32,7 @@ class TimedBatch:
 
 @dataclass(frozen=True, slots=True)
 class TimedCopy:
-    """One batch on its way to a device; `waited`: how long the training's stream waited for it. All in nanoseconds."""
+    """The copy of one batch to a device. waited: how long the training stream waited for it. All in nanoseconds."""
 
     begun: int
     done: int
@@ -42,7 +42,7 @@ class TimedCopy:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """From the request for a batch until the program got it. `first`: the first of an epoch."""
+    """The time from the request for a batch until the program received it. first: of the epoch."""
 
     asked: int
     got: int
@@ -68,7 +68,7 @@ class RunFailure:
 class LoaderRun:
     """One loader. Times are in seconds; in `waits`, `made` and `memory` they are in nanoseconds.
 
-    driver: "unjam" or "torch", whichever made the iterator.
+    driver: "unjam" or "torch", the package that made the iterator.
     """
 
     name: str
@@ -85,15 +85,15 @@ class LoaderRun:
     restarts: int = 0
     loaders: int = 1  # loaders that the program created at this line
     starts: tuple[float, ...] = ()  # for each epoch: creating the iterator, plus the first wait
-    own_starts: tuple[float, ...] = ()  # unjam's own part of that, for each set of workers
-    waited: float = 0.0  # for all other batches
+    own_starts: tuple[float, ...] = ()  # the part that unjam measured, for each set of workers
+    waited: float = 0.0  # for all batches but the first of each epoch
     aside: bool = False  # a thread other than the training thread took its batches
     trained: float = 0.0  # between getting one batch and asking for the next
     sampling: float = 0.0
     collating: float = 0.0
     packing: float = 0.0
     failures: tuple[RunFailure, ...] = ()
-    overdue: tuple[tuple[str, float], ...] = ()  # samples that hit the time limit, their seconds
+    overdue: tuple[tuple[str, float], ...] = ()  # samples that exceeded the timeout, their seconds
     incidents: Mapping[str, int] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
     made: tuple[TimedBatch, ...] = ()
@@ -101,14 +101,14 @@ class LoaderRun:
     memory: tuple[tuple[int, int, int], ...] = ()  # time, worker, private bytes
     profile: Mapping[str, Any] | None = None
     auto: str = ""  # the setting that `auto` chose, and why
-    device: str = ""  # what was sent to a device
+    device: str = ""  # summary of the copies to a device
     nodes: tuple[tuple[str, int, int, int], ...] = ()  # of a cluster: name, workers, batches, bytes
-    does_not_pay: str = ""  # why workers on the cluster do not pay
-    cut: bool = False  # the oldest waits and batches were dropped
+    does_not_pay: str = ""  # why workers on the cluster are not worthwhile
+    cut: bool = False  # the oldest waits and batches were discarded
 
     @property
     def step(self) -> float | None:
-        """Median seconds of a training step, without the first steps, which warm up."""
+        """Median seconds of a training step, without the first steps (warm-up)."""
         waits = self.waits
         took = [(after.asked - before.got) / 1e9 for before, after in itertools.pairwise(waits) if not after.first]
         return statistics.median(took[min(3, len(took) // 2) :]) if took else None

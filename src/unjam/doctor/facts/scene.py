@@ -1,4 +1,4 @@
-"""A running program seen from outside: its processes, threads, and what each waits for.
+"""A running program observed from outside: its processes and threads, and what each waits for.
 
 These are facts only. The rules decide what they mean.
 """
@@ -12,9 +12,9 @@ from unjam.doctor.facts.trial import Place, SyncObject, place_of
 from unjam.system.stacks import Frame
 from unjam.system.waiting import Waiting
 
-# a thread that used more of a processor than this while we observed it counts as computing
+# a thread that used more than this share of a processor during the observation counts as computing
 BUSY = 0.3
-# on a busy machine: so does a thread that used this much, and was runnable for most of the time
+# so does, on a busy machine, a thread that used this share and was runnable for most of the time
 BUSY_IN_QUEUE, RUNNABLE = 0.08, 0.7
 
 
@@ -33,7 +33,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a process does, according to its stack.
+    """What a process is doing, according to its stack.
 
     loader: "torch", "unjam", "pool" (multiprocessing or concurrent.futures), "process" (a child of
     multiprocessing) or "".
@@ -158,7 +158,7 @@ class Scene:
     cpus: int = 1
     shm: tuple[int, int] = (0, 0)  # free and total bytes of /dev/shm, as the program sees it
     memory_left: int | None = None
-    quiet: float = 0.0  # seconds in which nothing was loaded before it was looked at, where that was watched
+    quiet: float = 0.0  # in a watched program, seconds without any progress before the observation
     kills: int = 0  # out-of-memory kills so far, from the kernel's counter
 
     @property

@@ -120,7 +120,7 @@ def attribute_set(kind: type, name: str) -> Place | None:
 
 
 def _is_none(value: ast.expr | None) -> bool:
-    """Whether a value is None: what is set on first use is set to something else later."""
+    """Whether a value is None: an attribute set to None is often given its real value later."""
     return isinstance(value, ast.Constant) and value.value is None
 
 
@@ -230,11 +230,11 @@ def _what_it_does(handler: ast.ExceptHandler, function: str, given: set[str], *,
             return ""
     last = handler.body[-1]
     if isinstance(last, ast.Continue):
-        return "goes on with the next"
+        return "continues with the next"
     if isinstance(last, ast.Assign) and not _depends(last.value, given):
-        return "puts a default in its place"
+        return "uses a default instead"
     only_says = all(isinstance(node, (ast.Pass, ast.Expr)) for node in handler.body)
-    return "goes on as if nothing had happened" if only_says and broad else ""
+    return "continues as if nothing had happened" if only_says and broad else ""
 
 
 def _depends(value: ast.expr, given: set[str]) -> bool:
@@ -279,7 +279,7 @@ def is_in_loop(file: str, line: int) -> bool:
 
 
 def rounds(file: str, line: int) -> ast.expr | None:
-    """Return how often the loop around a line runs: n in `range(n)`; None for ranges with a start or a step."""
+    """Return the number of iterations of the loop around a line, such as n in `range(n)`; None if unknown."""
     for node in reversed(enclosing(file, line)):
         if isinstance(node, ast.For) and line > (node.iter.end_lineno or node.lineno):
             call = node.iter
@@ -290,7 +290,7 @@ def rounds(file: str, line: int) -> ast.expr | None:
 
 
 def _length(arguments: list[ast.expr]) -> ast.expr | None:
-    """How long a range is: its end, less its start where both are plain numbers."""
+    """The length of a range: its end, minus its start if both are constants."""
     if len(arguments) == 1:
         return arguments[0]
     if len(arguments) == 2 and all(isinstance(one, ast.Constant) and isinstance(one.value, int) for one in arguments):
@@ -417,7 +417,7 @@ def cycles(file: str, names: list[str]) -> Iterator[Place]:
 
 
 def leaves_loop_early(place: Place | None, *, by_batch: bool = False) -> Place | None:
-    """Return the first `continue` in the loop that a line begins; by_batch: only under a condition on the loop's variables."""
+    """Return the first `continue` in the loop that starts at a line; by_batch: only one under a condition on its variables."""
     if place is None:
         return None
     tree = tree_of(place.file)

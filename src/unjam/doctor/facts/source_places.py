@@ -1,4 +1,4 @@
-"""Finds lines in source files: where a class, a function or a call is, and what sets a name."""
+"""Finds lines in source files: of a class, a function, a call, or an assignment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def method_line(file: str, name: str, method: str) -> Place | None:
 
 
 def function_line(file: str, name: str) -> Place | None:
-    """The line of a function of this name, in a file or in a module beside it."""
+    """The line of a function of this name, in a file or a module of the same folder."""
     tree = tree_of(file)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.FunctionDef) and node.name == name:
@@ -109,7 +109,7 @@ def sets_through(file: str, link: str) -> Iterator[tuple[Place, str, str]]:
 
 
 def share_taken_at(home: Place | None, name: str) -> Place | None:
-    """The line at which a class of this name, or code beside it, lets through every n-th item."""
+    """The line at which a class of this name, or code near it, selects every n-th item."""
     tree = tree_of(home.file) if home is not None else None
     found = []
     for node in ast.walk(tree) if tree is not None else ():

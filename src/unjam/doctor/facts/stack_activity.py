@@ -1,4 +1,4 @@
-"""What a process does, from its Python stack: its loader, stage, sample and worker number."""
+"""Reads from a Python stack what a process is doing: its loader, stage, sample and worker number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unjam.system.stacks import Frame
 
 Values = tuple[Mapping[str, str], ...]
 
-# packages of the standard library among the files below
+# the packages of the standard library that the paths below name
 _STANDARD_LIBRARY = ("multiprocessing/", "concurrent/")
 
 _POOLS = (("multiprocessing/pool.py", "worker"), ("concurrent/futures/process.py", "_process_worker"))
@@ -33,13 +33,13 @@ _WAITS = {
     ("concurrent/futures/_base.py", "wait"),
     ("concurrent/futures/_base.py", "result_iterator"),
 }
-# where the next indices are asked for
+# functions that get the next indices from the sampler
 _DRAWS = (("torch/utils/data/dataloader.py", "_next_index"), ("unjam/loader/driver/index_source.py", "next"))
 _INLINE = ("torch/utils/data/_utils/fetch.py", "unjam/loader/worker/fetching.py")
 
 
 def frame_is_in(frame: Frame, file: str, *functions: str) -> bool:
-    """Whether a frame is in this library file, and in one of these functions if any are given."""
+    """Whether a frame is in this library file and, if any are given, in one of these functions."""
     if functions and frame.function not in functions:
         return False
     path = "/" + frame.file.replace("\\", "/")
@@ -47,7 +47,7 @@ def frame_is_in(frame: Frame, file: str, *functions: str) -> bool:
 
 
 def find_frame(frames: tuple[Frame, ...], file: str, *functions: str) -> int:
-    """Return the position of the outermost such frame, or -1."""
+    """Return the position of the outermost frame in this file and one of these functions, or -1."""
     return next((n for n in range(len(frames) - 1, -1, -1) if frame_is_in(frames[n], file, *functions)), -1)
 
 
@@ -79,10 +79,10 @@ def worker_activity(frames: tuple[Frame, ...], values: Values) -> Activity | Non
         return Activity(
             "unjam", "sample" if fetch >= 0 else "idle", _index(frames[: fetch + 1], values) if fetch >= 0 else ""
         )
-    boot = find_frame(frames, "multiprocessing/process.py", "_bootstrap")
+    bootstrap = find_frame(frames, "multiprocessing/process.py", "_bootstrap")
     starts = find_frame(frames, "multiprocessing/spawn.py", "spawn_main", "_main", "prepare")
-    if boot >= 0:
-        if find_frame(frames[:boot], "multiprocessing/util.py", "_exit_function") >= 0:
+    if bootstrap >= 0:
+        if find_frame(frames[:bootstrap], "multiprocessing/util.py", "_exit_function") >= 0:
             return Activity("process", "end")
         return Activity("process", "task")
     if starts >= 0:
@@ -124,7 +124,7 @@ def _index(frames: tuple[Frame, ...], values: Values) -> str:
         known = values[n] if n < len(values) else {}
         if not any(frame_is_in(frames[n], file) for file in _INLINE):
             continue
-        for name in ("idx", "one"):  # the variable's name in torch's fetcher, and in ours
+        for name in ("idx", "one"):  # the variable's name in torch's fetcher and in unjam's
             if name in known:
                 return known[name]
     return _batch(values, len(frames) - 1)

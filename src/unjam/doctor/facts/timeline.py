@@ -1,4 +1,4 @@
-"""What workers and consumer did over time, merged until it is small enough for a page."""
+"""What workers and consumer did over time, reduced to a size that fits a page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One loader over time. slow: the slowest samples as (name, seconds, worker)."""
+    """One loader over time. slow: the slowest samples, each (name, seconds, worker)."""
 
     rows: tuple[str, ...]
     span: float
@@ -58,7 +58,7 @@ class Timeline:
 
 
 def run_timeline(run: LoaderRun) -> Timeline | None:
-    """Return the picture of a loader of `unjam run`."""
+    """Return the timeline of a loader of `unjam run`."""
     times = [t for wait in run.waits for t in (wait.asked, wait.got)]
     times += [t for made in run.made for t in (made.begun, made.done)]
     times += [t for copy in run.copies for t in (copy.begun, copy.done)]
@@ -100,7 +100,7 @@ def run_timeline(run: LoaderRun) -> Timeline | None:
         sent = [((one.done - start) / 1e9, one.nbytes / 1e9) for one in run.copies]
         series.append(Series("Copied to the device", "GB/s", {"GB/s": rate_over_time(sent, span)}))
     if run.memory:
-        series.append(Series("Memory of each worker's own", "MB", _memory(run.memory, start)))
+        series.append(Series("Private memory per worker", "MB", _memory(run.memory, start)))
     slow = [(bar.slow, bar.slow_seconds, _row_name(workers[bar.row])) for bar in bars if bar.slow]
     return Timeline(
         (*rows, "training"),
@@ -121,7 +121,7 @@ def _copy(one: TimedCopy, row: int, start: int) -> Bar:
 
 
 def trial_timeline(trial: Trial) -> Timeline | None:
-    """Return the picture of a trial of `unjam check`, with a bar for each sample."""
+    """Return the timeline of a trial of `unjam check`, with a bar for each sample."""
     samples = [one for one in trial.samples if one.at]
     if not samples:
         return None
@@ -146,7 +146,7 @@ def trial_timeline(trial: Trial) -> Timeline | None:
     memory: dict[str, list[tuple[float, float]]] = {}
     for reading in trial.memory:
         memory.setdefault(_row_name(reading.worker), []).append((reading.at - start, reading.private / 1e6))
-    series.append(Series("Memory of each worker's own", "MB", {name: thin_out(line) for name, line in memory.items()}))
+    series.append(Series("Private memory per worker", "MB", {name: thin_out(line) for name, line in memory.items()}))
     slow = [(one.index, one.seconds, _row_name(one.worker)) for one in samples]
     return Timeline(
         (*map(_row_name, workers), "consumer"),
@@ -159,7 +159,7 @@ def trial_timeline(trial: Trial) -> Timeline | None:
 
 
 def measurement_timeline(one: Measurement) -> Timeline | None:
-    """Return the picture of a setting of `unjam tune`."""
+    """Return the timeline of a setting of `unjam tune`."""
     if not one.timeline:
         return None
     start = min(bar[1] for bar in one.timeline)

@@ -50,15 +50,15 @@ class Plan:
     start: str = ""
     epochs: int = 1
     seconds: float = 10.0
-    tolerant: bool = False  # samples that raise are skipped
-    fresh: bool = False  # in a new process that inherits nothing
+    tolerant: bool = False  # skip samples that raise
+    fresh: bool = False  # in a new interpreter that inherits nothing
     in_place: bool = False  # in the program's own process
-    measured: bool = False  # only timed; samples are not compared
+    measured: bool = False  # only measure speed; samples are not compared
     threads: int = 0  # limit of native threads in workers; 0: no change
     prefetch: int = 0
     release: tuple[str, ...] = ()  # locks released before the workers start
     unlock: tuple[str, ...] = ()  # locks replaced by ones that never wait
-    reopen: bool = False  # every worker gets its own file descriptors
+    reopen: bool = False  # every worker reopens its files
     reseed: bool = False  # every worker and epoch seeds its random generators differently
     shard: bool = False  # each worker of an iterable keeps only every n-th sample
     whole: bool = False  # drop_last off
@@ -80,20 +80,20 @@ class Plan:
         for on, text in (
             (self.fresh, "in a new process that inherits nothing"),
             (self.in_place, "in the program's own process"),
-            (bool(self.threads), f"{self.threads} native thread"),
+            (bool(self.threads), _count(self.threads, "native thread")),
             (bool(self.prefetch), f"prefetch_factor={self.prefetch}"),
             (bool(self.release), f"{', '.join(self.release)} released before the start"),
             (bool(self.unlock), f"without waiting for {', '.join(self.unlock)}"),
-            (self.reopen, "every worker with descriptors of its own"),
-            (self.reseed, "every worker with seeds of its own"),
-            (self.shard, "every worker takes its share only"),
+            (self.reopen, "every worker with its own file descriptors"),
+            (self.reseed, "every worker with its own seeds"),
+            (self.shard, "every worker takes only its share"),
             (self.whole, "drop_last=False"),
             (bool(self.pack), f"{', '.join(self.pack)} in one shared buffer"),
-            (self.keep, "every batch kept"),
+            (self.keep, "keeping every batch"),
             (self.idle, "a slow consumer"),
             (self.persistent, "persistent_workers=True"),
             (self.plain, "without worker_init_fn"),
-            (self.tolerant, "bad samples left out"),
+            (self.tolerant, "skipping bad samples"),
             (self.measured, "timed"),
         ):
             if on:
@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is changed but the number of workers and how they are started."""
+        """Whether only the number of workers and their start method may be changed."""
         return self == Plan(self.workers, self.start, epochs=self.epochs, seconds=self.seconds)
 
     def changed(self, **changes: Any) -> Plan:
@@ -132,9 +132,9 @@ class Sample:
     drew: tuple[str, ...] = ()
     at: float = 0.0
     shape: str = ""
-    natural: bool = False  # loaded without our seeds, so not comparable
+    natural: bool = False  # loaded without the doctor's seeds, so not comparable
     swallowed: str = ""  # "ValueError at data.py:12, caught at data.py:15"
-    used: float = 0.0  # seconds of a processor
+    used: float = 0.0  # CPU seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Raised:
 
     @property
     def names_process(self) -> bool:
-        """Whether the exception names the number of the process that raised it; by chance, perhaps."""
+        """Whether the message contains the pid of the process that raised it, perhaps by chance."""
         return self.process > 0 and re.search(rf"(?<!\d){self.process}(?!\d)", self.message) is not None
 
 
@@ -168,7 +168,7 @@ class SyncObject:
 
 @dataclass(frozen=True, slots=True)
 class StuckProcess:
-    """A blocked process of a trial, inspected before it was killed."""
+    """A blocked process, inspected in a running program or before a trial was killed."""
 
     pid: int
     worker: int  # -1: the consumer
@@ -204,7 +204,7 @@ class ProcessEnd:
 
     @property
     def by_our_own(self) -> bool:
-        """Whether it exited in unjam's code, not in user code: then no sample is to blame."""
+        """Whether it exited in unjam's code, not in user code, so that no sample is to blame."""
         return next(
             (is_ours(frame.file) for frame in self.frames if is_ours(frame.file) or is_users(frame.file)), False
         )
@@ -249,10 +249,10 @@ class UnsendablePart:
 
 @dataclass(frozen=True, slots=True)
 class DatasetChanges:
-    """What the dataset in the trial's own process was like afterwards: attributes and containers, by path.
+    """How loading changed the dataset in the trial's main process: attributes and containers, by path.
 
-    bounded: containers that grew and then stopped. kept: of a growing container the items that were added, the bytes of one, and
-    whether they are exceptions with a traceback.
+    bounded: containers that grew and then stopped growing. kept: for each growing container, the number of new items, the bytes
+    of one, and whether it keeps a traceback.
     """
 
     changed: tuple[str, ...] = ()
@@ -265,7 +265,7 @@ class DatasetChanges:
 class Trial:
     """The result of one plan.
 
-    outcome: "finished", "cut" (the time was up, nothing was wrong), "raised", "hung", "died",
+    outcome: "finished", "cut" (out of time, nothing was wrong), "raised", "hung", "died",
     "memory" (stopped because memory ran low) or "refused" (not possible here; `note` says why).
     """
 
@@ -283,30 +283,26 @@ class Trial:
     memory: tuple[WorkerMemory, ...] = ()
     # (worker, epoch, generator) -> state
     states: Mapping[tuple[int, int, str], str] = field(default_factory=dict)
-    alias: str = ""  # what samples share memory with, that a later sample changed
-    overwritten: str | None = None  # what the consumer changed in place, that the dataset holds, too
-    second_digests: Mapping[str, str] = field(
-        default_factory=dict
-    )  # sample -> its hash when it was loaded a second time
+    alias: str = ""  # path of the buffer that several samples share
+    overwritten: str | None = None  # path of the buffer that two batches share
+    second_digests: Mapping[str, str] = field(default_factory=dict)  # sample -> its hash when loaded a second time
     second_seconds: Mapping[str, float] = field(default_factory=dict)
     collate_drew: frozenset[str] = frozenset()  # generators that the collate function used
     unsendable: UnsendablePart | None = None
-    moved: tuple[tuple[int, str], ...] = ()  # descriptors whose position the workers moved, and their files
-    dropped: tuple[int, ...] = ()  # samples of each last batch that drop_last left out
+    moved: tuple[tuple[int, str], ...] = ()  # descriptors whose file position the workers moved, and their files
+    dropped: tuple[int, ...] = ()  # number of samples that drop_last discarded, per worker
     dataset_changes: DatasetChanges = DatasetChanges()
-    waits: Mapping[str, int] = field(
-        default_factory=dict
-    )  # how often looks found a worker waiting for this kind of thing
+    waits: Mapping[str, int] = field(default_factory=dict)  # kind of wait -> how often a worker was observed in it
     waited_on: Mapping[str, int] = field(
         default_factory=dict
-    )  # connection -> how many workers were found waiting for it
-    peak: Mapping[int, int] = field(default_factory=dict)  # worker -> its memory at most, in bytes
+    )  # connection -> number of workers observed waiting for it
+    peak: Mapping[int, int] = field(default_factory=dict)  # worker -> its peak memory in bytes
     threads: int = 0  # native threads of all its processes
     oom_kills: int = 0
     output: str = ""
     note: str = ""
-    lines: tuple[tuple[Place, int], ...] = ()  # the user's lines that looks at its process found, the hottest first
-    lock_waits: float = 0.0  # how often busy workers were found waiting for a lock, as a share
+    lines: tuple[tuple[Place, int], ...] = ()  # the user's lines in its stacks and how often, the most frequent first
+    lock_waits: float = 0.0  # share of the observations in which busy workers waited for a lock
 
     @property
     def fine(self) -> bool:

@@ -89,12 +89,12 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
-    """All measurements; a setting may have more than one."""
+    """All measurements of a loader; a setting may have several."""
 
     measurements: tuple[Measurement, ...]
     batch_size: float  # mean number of samples in a batch
     processors: int
-    most: int  # limit of workers on this machine; `because` says what limits it
+    most: int  # limit of the number of workers on this machine; because: what limits it
     because: str
     as_is: TuneSetting
     dataset: str = ""

@@ -40,7 +40,7 @@ def detect(case: Case) -> Finding | None:
     as_is = case.as_is
     if container is None or not case.forked or as_is is None:
         return None
-    left = container.state.left_alone
+    left = container.state.why_not_shared
     if case.loader.driver == "unjam" and not left and _version(case.process_facts.python) >= (3, 12):
         return None  # unjam's workers read it without copying it
     each = growth(as_is)
