@@ -43,7 +43,7 @@ def stream(each: float, alone: float = 0.01, workers: tuple[int, ...] = (0, 1)):
 
 
 def made(workers: tuple[int, ...], used: float) -> tuple[Sample, ...]:
-    return tuple(Sample(f"#{at}", worker, 0, used, "", used=used) for at in range(20) for worker in workers)
+    return tuple(Sample(f"#{at}", worker, 0, used, "", cpu_seconds=used) for at in range(20) for worker in workers)
 
 
 def test_a_stream_every_worker_produces_in_full_is_found():

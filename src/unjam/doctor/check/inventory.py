@@ -33,7 +33,7 @@ from unjam.system.proc_files import read_text
 
 DEEPEST = 7
 MOST_OBJECTS = 20_000
-LOOKED_AT = 24  # items looked at in one container
+EXAMINED = 24  # items examined in one container
 MANY_OBJECTS = 20_000  # containers with at least this many Python objects are reported
 LARGE_ARRAY = 1 << 20
 NUMBER_NAMES = ("fd", "fileno", "desc", "handle", "file")
@@ -88,7 +88,7 @@ def _parts(above: Held) -> Iterator[Held]:
     elif isinstance(obj, types.FunctionType):
         yield from _function_parts(obj)
     else:
-        held = itertools.chain(object_graph.items(obj, LOOKED_AT), object_graph.wrapped(obj))
+        held = itertools.chain(object_graph.items(obj, EXAMINED), object_graph.wrapped(obj))
         if not isinstance(obj, (dict, list, tuple, functools.partial)):
             held = itertools.chain(held, object_graph.attributes(obj, 200))
         for part in held:
@@ -123,7 +123,7 @@ def _function_parts(function: types.FunctionType) -> Iterator[Held]:
 
 
 def _first_items(items: Any) -> list[Any]:
-    return list(itertools.islice(items, LOOKED_AT))
+    return list(itertools.islice(items, EXAMINED))
 
 
 def names_in(code: types.CodeType) -> Iterator[str]:
@@ -285,7 +285,7 @@ class Inventory:
     def _shown(self, path: str) -> str:
         """The path of the standard-library object around a path, if there is one.
 
-        Users know their ZipFile, not the file inside of it.
+        Users know their ZipFile, not the file inside it.
         """
         for holder in self._holders:
             if path.startswith((f"{holder}.", f"{holder}[")):

@@ -1,4 +1,4 @@
-"""The processes of a trial, seen from outside: find them, measure them, end them."""
+"""Finds, measures and ends the processes of a program or trial, from outside."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def adopt_orphans() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One process of a session at one moment."""
+    """The resource usage of one process at one moment."""
 
     pid: int
     parent: int
@@ -78,7 +78,7 @@ def seconds_queued(processes: list[Usage]) -> float:
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether a process has ended and waits to be reaped."""
+    """Whether a process has ended but has not been reaped."""
     return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] == ["Z"]
 
 
@@ -112,13 +112,13 @@ def kill_program(base: str) -> None:
 
 
 def kill_session(leader: int) -> None:
-    """Kill and reap every process of a session, including those that start meanwhile."""
+    """Kill and reap every process of a session, including those that start in the meantime."""
     _kill_until_gone(lambda: session_processes(leader))
     _reap(leader)
 
 
 def _kill_until_gone(find: Callable[[], list[Usage]]) -> None:
-    """Kill processes. Helpers that clean up after the program are killed last: they end by themselves when it is gone."""
+    """Kill processes. Helpers that clean up after the program come last: they exit on their own once it has ended."""
     until = time.monotonic() + 2
     while time.monotonic() < until:
         alive = find()
@@ -152,7 +152,7 @@ def end_session(leader: int, folder: str) -> None:
 
 
 def _reap(leader: int) -> None:
-    """Reap the adopted processes of a session, so that no zombie stays."""
+    """Reap the adopted processes of a session, so that no zombie remains."""
     for pid, fields in _all():
         if fields[0] == "Z" and int(fields[1]) == os.getpid() and int(fields[3]) == leader:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a process uses and keeps, as numbers that can be compared over time: memory, descriptors, growing containers."""
+"""The resources of a process as numbers to compare over time: memory, descriptors, the sizes of containers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from unjam.doctor.check.inventory import module_file
 from unjam.system.file_owner import is_users
 from unjam.system.proc_files import read_text
 
-MOST_FRAMES, MOST_NAMES, DEEPEST, LOOKED_AT = 3, 60, 2, 12
+MOST_FRAMES, MOST_NAMES, DEEPEST, EXAMINED = 3, 60, 2, 12
 MOST_OBJECTS, MOST_ITEMS = 300, 40
 _CONTAINERS = (list, dict, set, deque)
-GRAPH, SHARED = 1, 2  # what the items of a container hold
+GRAPH, SHARED = 1, 2  # flags: items of a container hold an autograd graph, or shared memory
 
 
 def resources() -> dict[str, int]:
@@ -55,7 +55,7 @@ def _shared_memory() -> int:
 
 
 def containers(frame: FrameType | None) -> dict[str, tuple[int, int, int]]:
-    """The containers that the user's frames reach: length, bytes of one item, and what the items hold (GRAPH, SHARED)."""
+    """The containers that the user's frames can reach: length, bytes of one item, and flags (GRAPH, SHARED)."""
     found: dict[str, tuple[int, int, int]] = {}
     frames = 0
     while frame is not None and frames < MOST_FRAMES:
@@ -93,8 +93,8 @@ def _add(found: dict[str, tuple[int, int, int]], path: str, value: Any, *, direc
 def _some(container: Any) -> list[Any]:
     """The last item and a few of the others."""
     items = container.values() if isinstance(container, dict) else container
-    step = max(1, len(container) // LOOKED_AT)
-    return [_last(container), *itertools.islice(items, 0, None, step)][: LOOKED_AT + 1]
+    step = max(1, len(container) // EXAMINED)
+    return [_last(container), *itertools.islice(items, 0, None, step)][: EXAMINED + 1]
 
 
 def _last(container: Any) -> Any:
@@ -128,7 +128,7 @@ def _is_shared(item: Any) -> bool:
 
 
 def retained(item: Any) -> tuple[int, bool]:
-    """About how many bytes an item keeps alive, and whether it keeps the traceback of an exception."""
+    """The approximate number of bytes that an item keeps alive, and whether it keeps a traceback."""
     waiting, seen, total, traced = [item], set[int](), 0, False
     while waiting and len(seen) < MOST_OBJECTS:
         one = waiting.pop()
@@ -162,7 +162,7 @@ def _inside(one: Any) -> tuple[list[Any], int]:
 
 
 def added_items(before: dict[str, int], found: Iterable[tuple[str, Any]]) -> dict[str, tuple[int, int, bool]]:
-    """For each container that has grown: number of new items, bytes that one of them keeps, and whether by a traceback."""
+    """For each container that has grown: the number of new items, and `retained` for one of them."""
     return {
         path: (len(one) - before[path], *retained(_last(one)))
         for path, one in found

@@ -118,7 +118,7 @@ def _count(number: int, word: str) -> str:
 class Sample:
     """One sample as a trial loaded it.
 
-    digest: hash of the content. stable: short hashes of its leaves, joined by dots.
+    digest: hash of the content. leaves: short hashes of its leaves, joined by dots.
     """
 
     index: str
@@ -126,15 +126,15 @@ class Sample:
     epoch: int
     seconds: float
     digest: str
-    stable: str = ""
+    leaves: str = ""
     none: bool = False
     changed: bool = False
     drew: tuple[str, ...] = ()
     at: float = 0.0
     shape: str = ""
-    natural: bool = False  # loaded without the doctor's seeds, so not comparable
+    unseeded: bool = False  # loaded without the doctor's seeds, so not comparable
     swallowed: str = ""  # "ValueError at data.py:12, caught at data.py:15"
-    used: float = 0.0  # CPU seconds
+    cpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

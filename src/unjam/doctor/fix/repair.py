@@ -131,5 +131,5 @@ def _contents(trial: Trial) -> dict[str, str]:
     return {
         one.index: one.digest
         for one in trial.of_epoch(0)
-        if not one.drew and not one.natural and one.digest and "#" not in one.index
+        if not one.drew and not one.unseeded and one.digest and "#" not in one.index
     }

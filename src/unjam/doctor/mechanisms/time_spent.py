@@ -394,7 +394,7 @@ def _all_by_each(case: Case) -> Iterator[Explanation]:
 def _processor_time(trial: Trial) -> tuple[float, int]:
     """CPU seconds per sample, without the first one of each process, and the number of samples."""
     later = [one for at, one in enumerate(trial.samples) if any(two.worker == one.worker for two in trial.samples[:at])]
-    return (sum(one.used for one in later) / len(later) if later else 0.0), len(later)
+    return (sum(one.cpu_seconds for one in later) / len(later) if later else 0.0), len(later)
 
 
 LOCKS = ("lock", "file lock")

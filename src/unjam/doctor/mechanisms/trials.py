@@ -174,7 +174,7 @@ def differing(case: Case, trial: Trial | None) -> list[Sample]:
     others = [t for t in case.trials if t.plan.workers == 0 and t is not alone and not t.plan.measured]
     if any(s.digest and usual.get(s.index, s.digest) != s.digest for t in others for s in t.samples):
         return []  # the samples differ from run to run, even without workers
-    return [s for s in trial.samples if s.digest and not s.natural and s.index in usual and usual[s.index] != s.digest]
+    return [s for s in trial.samples if s.digest and not s.unseeded and s.index in usual and usual[s.index] != s.digest]
 
 
 def mean_seconds(trial: Trial | None) -> float:
@@ -234,14 +234,14 @@ def stable_counts(case: Case, trial: Trial | None) -> Counter[str] | None:
     first, second = alone.of_epoch(0), alone.of_epoch(1)
     kept = None
     if second and len(first) == len(second):
-        width = max((len(s.stable.split(".")) for s in first), default=0)
+        width = max((len(s.leaves.split(".")) for s in first), default=0)
         kept = [at for at in range(width) if _leaf(first, at) == _leaf(second, at)]
         informative = [at for at in kept if len(_leaf(first, at)) > 1]
         if not informative and len(first) > 1:
             return None
     found: Counter[str] = Counter()
     for sample in trial.of_epoch(0):
-        leaves = sample.stable.split(".")
+        leaves = sample.leaves.split(".")
         found[".".join(leaves[at] for at in kept if at < len(leaves)) if kept is not None else sample.digest] += 1
     return found
 
@@ -257,4 +257,4 @@ def wrong_samples(case: Case, trial: Trial | None) -> int:
 
 
 def _leaf(samples: list[Sample], at: int) -> Counter[str]:
-    return Counter(leaves[at] if at < len(leaves := s.stable.split(".")) else "" for s in samples)
+    return Counter(leaves[at] if at < len(leaves := s.leaves.split(".")) else "" for s in samples)

@@ -81,4 +81,4 @@ def _count_step(observer: Observer, optimizer: Any) -> None:
 
 def _at_exit(observer: Observer) -> None:
     if not observer.captured:  # otherwise another callback, registered later, has run before
-        observer.ended()
+        observer.record_exit()

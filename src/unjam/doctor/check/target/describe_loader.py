@@ -1,4 +1,4 @@
-"""Describes a loader and what its dataset holds, as small facts that can be compared between epochs, loaders and processes."""
+"""Describes a loader and its dataset as small facts to compare between epochs, loaders and processes."""
 
 from __future__ import annotations
 

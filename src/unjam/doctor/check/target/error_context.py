@@ -23,7 +23,7 @@ from unjam.system.file_owner import is_users
 MOST_FRAMES, MOST_PARTS, DEEPEST = 12, 400, 3
 # types whose objects hold no files
 _LEAVES = (str, bytes, int, float, type(None), type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
-at_start: dict[int, tuple[int, int]] = {}  # the descriptors that this worker began with
+at_start: dict[int, tuple[int, int]] = {}  # the descriptors that were open when this worker started
 
 
 def note_open_descriptors() -> None:
@@ -78,7 +78,7 @@ def size_of(path: str) -> int:
 
 
 def context_of(error: BaseException) -> dict[str, Any]:
-    """What an exception and its frames reveal about the process, as fields of WatchedFailure."""
+    """The context of an exception, as fields of WatchedFailure."""
     found: dict[str, Any] = {}
     number = getattr(error, "errno", None)
     if isinstance(number, int):
@@ -103,7 +103,7 @@ def context_of(error: BaseException) -> dict[str, Any]:
         found["reach"] = _resources(frames)
     if found.get("errno") in _LIMITED or any(os.strerror(one) in str(error) for one in _LIMITED):
         found["limits"] = _limits()
-        found["full"] = _full(found.get("filename", ""))
+        found["full"] = _full_file_systems(found.get("filename", ""))
     return {name: value for name, value in found.items() if value}
 
 
@@ -120,8 +120,8 @@ def _limits() -> dict[str, int]:
     return {name: value for name, value in values.items() if value != resource.RLIM_INFINITY}
 
 
-def _full(filename: str) -> tuple[tuple[str, str], ...]:
-    """The folders without free space or without free inodes: path, what is used up."""
+def _full_file_systems(filename: str) -> tuple[tuple[str, str], ...]:
+    """The file systems without free space or inodes: path, what is used up."""
     found = []
     folder = os.path.dirname(os.path.abspath(filename))
     for path in dict.fromkeys((folder, os.getcwd(), tempfile.gettempdir(), "/dev/shm")):
@@ -204,7 +204,7 @@ def _descriptors_of(value: Any, numbers: dict[str, int]) -> Iterator[tuple[int, 
     if fd is not None:
         yield fd, descriptor_target(fd)
         return
-    for name in ("filename", "name", "path"):  # libraries written in C keep the descriptor to themselves
+    for name in ("filename", "name", "path"):  # objects of C libraries do not expose their descriptor
         try:
             known = getattr(value, name, None)
         except Exception:  # noqa: BLE001, S112 - a user's property, or a closed file
@@ -252,7 +252,7 @@ def _kind(fd: int) -> str:
 
 
 def inherited_connections(inventory: Inventory) -> dict[int, str]:
-    """The connections that a dataset holds and that were open before this worker began: descriptor and target."""
+    """The connections of a dataset that were opened before this worker started: descriptor and target."""
     found = {}
     for one in inventory.found.values():
         fd = descriptor(one.obj)
@@ -262,7 +262,7 @@ def inherited_connections(inventory: Inventory) -> dict[int, str]:
 
 
 def traffic(fd: int) -> int:
-    """The bytes that any process has sent or received on a TCP connection so far."""
+    """The bytes that all processes have sent and received on a TCP connection so far."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
         known = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         if len(known) >= BYTES_AT + 16:
@@ -274,7 +274,7 @@ BYTES_AT = 120  # of tcpi_bytes_acked and tcpi_bytes_received in Linux's struct 
 
 
 def _root(error: BaseException) -> BaseException | None:
-    """The first exception behind a RecursionError: its handler called the function that raised it again."""
+    """The first exception in the chain of a RecursionError, if a handler called the failing function again."""
     if not isinstance(error, RecursionError):
         return None
     root: BaseException = error

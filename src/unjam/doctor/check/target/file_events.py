@@ -1,4 +1,4 @@
-"""Records what the program does with files, from Python's audit events: which line opened, wrote, moved or removed which path."""
+"""Records the program's file operations from Python's audit events: which line opened, wrote, moved or removed which path."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _IGNORED = (".py", ".pyc", ".pyi", ".so", ".dist-info")
 
 opened: dict[str, Place] = {}  # absolute path -> the line that opened it last
 counts: Counter[Place] = Counter()  # how often each line opened a file
-exclusive: dict[str, Place | None] = {}  # files that were created with O_EXCL, which only one process can do
+exclusive: dict[str, Place | None] = {}  # files that this process created with O_EXCL, and the line
 locks = False  # whether this process has locked a file
 
 
@@ -36,26 +36,26 @@ locks = False  # whether this process has locked a file
 class SampleFiles:
     """What one sample does with files."""
 
-    collects: bool  # whether `opened` is wanted
+    collects: bool  # whether to fill `opened`
     opened: list[str] = field(default_factory=list)
-    read: list[str] = field(default_factory=list)  # without those that it wrote first
+    read: list[str] = field(default_factory=list)  # without files that it wrote before
     written: dict[str, tuple[Place | None, bool]] = field(
         default_factory=dict
     )  # line, whether it read the file afterwards
 
 
-_sample: SampleFiles | None = None  # the one that is being loaded
+_sample: SampleFiles | None = None  # the sample that is being loaded
 
 
 def begin_sample(*, collects: bool) -> SampleFiles:
-    """Start to record what a sample does with files."""
+    """Start recording the file operations of a sample."""
     global _sample  # noqa: PLW0603 - one for each process
     _sample = SampleFiles(collects)
     return _sample
 
 
 def end_sample() -> None:
-    """End what `begin_sample` began."""
+    """Stop recording the file operations of a sample."""
     global _sample  # noqa: PLW0603 - as above
     _sample = None
 
@@ -94,15 +94,15 @@ def record_file_events(observer: Observer) -> None:
 
 
 def _facts_of(event: str, arguments: tuple[Any, ...]) -> list[FileOperation | LockFile | LimitChange]:
-    """Note an audit event, and return the facts that are to be recorded."""
+    """Note an audit event, and return the facts to record."""
     if event == "open":
         _note_open(arguments)
         path, _, flags = arguments
         place = users_line() if _truncates(path, flags) or _is_exclusive(flags) else None
         found: list[FileOperation | LockFile | LimitChange] = []
         if place is not None and _truncates(path, flags):
-            found.append(_file_operation("truncated", _full(path), place))
-        return [*found, LockFile(_full(path), os.getpid(), place)] if _is_exclusive(flags) else found
+            found.append(_file_operation("truncated", _absolute(path), place))
+        return [*found, LockFile(_absolute(path), os.getpid(), place)] if _is_exclusive(flags) else found
     if event == "subprocess.Popen":
         _note_command(arguments[1])
         return []
@@ -113,8 +113,8 @@ def _facts_of(event: str, arguments: tuple[Any, ...]) -> list[FileOperation | Lo
         names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
         name = next((name for name in names if getattr(resource, name) == arguments[0]), str(arguments[0]))
         return [LimitChange(name, int(arguments[-1][0]), place)]
-    full = _full(*arguments[: 1 if event == "os.truncate" else 2])
-    # no line of the program calls a function that is registered with atexit
+    full = _absolute(*arguments[: 1 if event == "os.truncate" else 2])
+    # a function registered with atexit is not called by a line of the program
     return [_file_operation(_CHANGES[event], full, place)] if full and (place or event == "shutil.rmtree") else []
 
 
@@ -175,7 +175,7 @@ def _note_use(sample: SampleFiles, path: str, flags: int) -> None:
 
 
 def _note_command(words: Any) -> None:
-    """Note that a sample starts another program, which may write the files that its arguments name."""
+    """Note that a sample starts another program, which may write the files named in its arguments."""
     if _sample is not None and isinstance(words, (list, tuple)):
         for word in words[1:40]:
             if isinstance(word, (str, bytes, os.PathLike)) and (text := os.fsdecode(word)).startswith("/"):
@@ -196,7 +196,7 @@ def _truncates(path: Any, flags: Any) -> bool:
         return False
 
 
-def _full(path: Any, folder: Any = -1) -> str:
+def _absolute(path: Any, folder: Any = -1) -> str:
     """The absolute path of a path that may be relative to the current folder or to an open one."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         return ""

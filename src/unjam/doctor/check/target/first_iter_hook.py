@@ -20,7 +20,7 @@ class StopProgram(SystemExit):
 
 
 def is_probe(loader: Any) -> bool:
-    """Whether unjam made this loader for itself."""
+    """Whether unjam created this loader for its own use."""
     return type(getattr(loader, "dataset", None)).__module__ == "unjam.system.torch_private"
 
 

@@ -1,4 +1,4 @@
-"""Gathers facts about a captured loader and its process, in a fork, so that the program is not affected."""
+"""Gathers facts about a captured loader and its process, in a fork so that the program is not affected."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _function_place(function: Any) -> Place | None:
 
 
 def threads_now(inventory: Inventory) -> tuple[ThreadFacts, ...]:
-    """The other Python threads, their stacks, and the loader's locks that their code can reach."""
+    """The other Python threads, their stacks, and the locks of the loader that their code can reach."""
     frames = sys._current_frames()  # noqa: SLF001 - the only way
     # this function's own frame: a reference cycle would keep all its callers' variables until the next garbage collection
     frames.pop(threading.get_ident(), None)

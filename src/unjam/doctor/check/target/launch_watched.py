@@ -1,4 +1,4 @@
-"""Becomes the program to be watched: `main([folder, program...])`. Its interpreter is a new one."""
+"""Isolates file writes, then replaces this process by the watched program: `main([folder, program...])`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EDITS, REFUSED = "edits", "refused"
 
 
 def _write_edits(path: str) -> None:
-    """Write edited files into the view: the program runs with them, the originals stay as they are."""
+    """Write edited files into the view: the program uses them, and the originals do not change."""
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             edited: dict[str, str] = json.load(file)

@@ -1,4 +1,4 @@
-"""Files that became shorter after they were mapped into memory: reading past their new end kills the process with SIGBUS."""
+"""Records mapped files that were truncated: a process that reads past the new end is killed by SIGBUS."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _full_size: set[str] = set()  # files that were once as long as their mappings
 
 
 def record_mapped_files(observer: Observer) -> bool:
-    """Record what is mapped, and the files that are shorter than their mappings, each once; whether there are any."""
+    """Record the mapped files and those shorter than their mappings, each once. Returns whether there are any of the latter."""
     ends = _mapped_bytes()
     if new := [path for path in ends if path not in _known][:MOST]:
         _known.update(new)

@@ -21,7 +21,7 @@ from unjam.system.import_hook import after_import
 
 MOST_SEEDS = 300
 
-# generators that were seeded since this was cleared: their states right after it, and the line
+# generators seeded since this was last cleared: their state right after that, and the line
 latest_seeds: dict[str, tuple[str, Place]] = {}
 
 
@@ -78,13 +78,13 @@ def _record_processes(module: ModuleType, *, observer: Observer) -> None:
 
 
 def _record_lost_batches(module: ModuleType, *, observer: Observer) -> None:
-    """Record what a queue's feeder thread could not pickle: a process that waits for it waits for ever."""
+    """Record batches that a queue's feeder thread could not pickle: a process that waits for one waits for ever."""
     handle_error = module.Queue._on_queue_feeder_error  # noqa: SLF001 - the hook for such errors
 
     def lost(error: BaseException, sent: Any) -> Any:
         is_exception = isinstance(sent, tuple) and any(type(one).__name__ == "ExceptionWrapper" for one in sent)
         with contextlib.suppress(Exception):
-            if not is_exception:  # one that cannot be pickled is seen where it was raised
+            if not is_exception:  # an exception that cannot be pickled is recorded where it is raised
                 fields = exception_fields(error)
                 del fields["trace"]
                 observer.record(LostBatch(worker_number(), *_culprit(sent), **fields))
@@ -138,7 +138,7 @@ class _Seeds:
 
 
 def _record_ranks(module: ModuleType, *, observer: Observer) -> None:
-    """Record which lines ask for the rank before the process group exists: the answer is that of a single process."""
+    """Record which lines read the rank before the process group exists: they get that of a single process."""
     known: set[Place] = set()
     is_initialized = module.is_initialized
 

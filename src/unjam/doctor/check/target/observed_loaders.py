@@ -39,7 +39,7 @@ PROGRESS_EVERY = 0.002  # seconds between two events about progress
 
 
 class Epoch:
-    """One pass over a loader."""
+    """One epoch of a loader."""
 
     def __init__(self, loader: LoaderRecord, number: int, observer: Observer) -> None:
         self.loader, self.number = loader, number
@@ -51,10 +51,10 @@ class Epoch:
         self.began = time.monotonic()
         self.steps = self.steps_then = observer.steps
         self.grad = False
-        self.last_progress = self.last_moment = 0.0
+        self.last_progress = self.last_measurement = 0.0
         self.over = False
         self.before: dict[str, str] = {}
-        self.changed: list[str] = []  # what the dataset holds that the program changed meanwhile
+        self.changed: list[str] = []  # paths in the dataset that the program changed meanwhile
         self.unused = 0  # batches before the first step of an optimizer
 
 
@@ -63,7 +63,7 @@ class LoaderRecord:
 
     def __init__(self, number: int, made: Place | None) -> None:
         self.number, self.made = number, made
-        self.epochs = self.batches = 0  # batches: of the passes that are over
+        self.epochs = self.batches = 0  # batches: of the completed epochs
         self.current: Epoch | None = None
         self.outside: OutsideState | None = None
         self.is_described = False
@@ -84,7 +84,7 @@ class LoaderObserver:
 
     # -- called by the patches ---------------------------------------------------------------------
 
-    def made(self, loader: Any, frame: FrameType | None) -> None:
+    def loader_created(self, loader: Any, frame: FrameType | None) -> None:
         """The program created a loader."""
         if not self._observer.active or is_probe(loader):
             return
@@ -97,14 +97,14 @@ class LoaderObserver:
         self._records.put(loader, record)
         return record
 
-    def begins(self, iterator: Any, loader: Any, frame: FrameType | None) -> None:
-        """The program begins a pass: a new iterator, or a persistent one for another epoch."""
+    def epoch_started(self, iterator: Any, loader: Any, frame: FrameType | None) -> None:
+        """The program starts an epoch, with a new iterator or again with a persistent one."""
         if not self._observer.active or is_probe(loader):
             return
         self._in_this_process()
         record = self._records.get(loader) or self._add(loader, None)
         observer = self._observer
-        # files that became shorter than their mappings must not be read
+        # truncated files must not be read through their mappings
         unreadable[:] = [True] if record_mapped_files(observer) else []
         if not record.is_described:
             record.is_described = True
@@ -114,7 +114,7 @@ class LoaderObserver:
             forked = not observer.stops_early and fork_twin(observer, loader, record.made, frame, record.number)
             if forked and not observer.captured:
                 observer.captured = True
-                atexit.register(observer.ended)  # runs before what was registered earlier
+                atexit.register(observer.record_exit)  # runs before functions that were registered earlier
         self._close(record.current)
         epoch = record.current = Epoch(record, record.epochs, observer)
         record.epochs += 1
@@ -123,7 +123,7 @@ class LoaderObserver:
         epoch.before = {**fingerprint(loader.dataset), **record.outside.read()}
         iterator.unjam_epoch = epoch
         self._open.add(iterator)
-        # an iterator that is dropped before its end
+        # for an iterator that is discarded before its end
         weakref.finalize(iterator, self._dropped, epoch, os.getpid()).atexit = False
         observer.write(
             "begin", loader=record.number, e=epoch.number, expected=length_of(loader), hashes=epoch.before,
@@ -133,14 +133,14 @@ class LoaderObserver:
             os._exit(0)
         self.device.patch()
 
-    def seeded(self, iterator: Any) -> None:
+    def iterator_seeded(self, iterator: Any) -> None:
         """Record the seed of a new iterator: it links the logs of its workers to it."""
         epoch = _epoch_of(iterator)
         if epoch is not None:
             seed = getattr(iterator, "_base_seed", 0)
             self._observer.write("seed", loader=epoch.loader.number, e=epoch.number, seed=int(seed or 0))
 
-    def drew(self, iterator: Any, index: Any, seconds: float) -> None:
+    def indices_drawn(self, iterator: Any, index: Any, seconds: float) -> None:
         """The sampler returned the next index or batch of indices."""
         epoch = _epoch_of(iterator)
         if epoch is None:
@@ -152,7 +152,7 @@ class LoaderObserver:
         if len(epoch.drawn) < MOST_INDICES:
             epoch.drawn.extend(map(plain_index, found))
 
-    def got(self, iterator: Any, waited: float) -> None:
+    def batch_received(self, iterator: Any, waited: float) -> None:
         """The program got a batch."""
         epoch = _epoch_of(iterator)
         if epoch is None:
@@ -175,15 +175,15 @@ class LoaderObserver:
                 "got", loader=epoch.loader.number, e=epoch.number, n=epoch.batches, steps=self._observer.steps - epoch.steps,
                 waited=epoch.waited, first=epoch.first, sampling=epoch.sampling, s=now - epoch.began,
             )  # fmt: skip
-        if now - epoch.last_moment > MEASURE_EVERY:
-            epoch.last_moment = now
+        if now - epoch.last_measurement > MEASURE_EVERY:
+            epoch.last_measurement = now
             used, held = resources(), containers(sys._getframe(2))  # noqa: SLF001 - the frame that asked for the batch
             line = file_events.busiest_line()
-            moment = ResourceUsage(-1, epoch.batches, used.get("memory", 0), used.get("descriptors", 0), held, line)
-            self._observer.record(moment, loader=epoch.loader.number, e=epoch.number)
+            usage = ResourceUsage(-1, epoch.batches, used.get("memory", 0), used.get("descriptors", 0), held, line)
+            self._observer.record(usage, loader=epoch.loader.number, e=epoch.number)
 
-    def finished(self, iterator: Any) -> None:
-        """The pass is over: all batches were delivered."""
+    def epoch_finished(self, iterator: Any) -> None:
+        """The epoch is complete: all batches were delivered."""
         epoch = _epoch_of(iterator)
         if epoch is not None:
             if getattr(iterator, "_num_workers", 0):
@@ -191,14 +191,14 @@ class LoaderObserver:
                 epoch.changed = [path for path, value in now.items() if epoch.before.get(path, value) != value]
             self._close(epoch, done=True)
 
-    def raised(self, iterator: Any, stage: str, error: BaseException) -> None:
+    def exception_raised(self, iterator: Any, stage: str, error: BaseException) -> None:
         """The program gets an exception instead of a batch."""
         epoch = _epoch_of(iterator)
         where = {"loader": epoch.loader.number, "epoch": epoch.number} if epoch is not None else {}
-        self._observer.failed(stage, error, **where)
+        self._observer.record_failure(stage, error, **where)
 
-    def open_passes(self) -> list[tuple[int, int, int, int]]:
-        """The unfinished passes: loader, pass, batches of it, batches of all passes of the loader."""
+    def open_epochs(self) -> list[tuple[int, int, int, int]]:
+        """The unfinished epochs: loader, epoch, its batches, batches of all epochs of the loader."""
         open_now = map(_epoch_of, list(self._open))
         return [
             (one.loader.number, one.number, one.batches, one.loader.batches + one.batches)
@@ -207,7 +207,7 @@ class LoaderObserver:
         ]
 
     def close_all(self) -> None:
-        """Record the unfinished passes: the process ends."""
+        """Record the unfinished epochs, because the process ends."""
         if os.getpid() == self._pid:
             for iterator in list(self._open):
                 self._close(_epoch_of(iterator))
@@ -230,7 +230,7 @@ class LoaderObserver:
             "epoch", loader=epoch.loader.number, e=epoch.number, done=done, batches=epoch.batches, draws=epoch.draws,
             indices=epoch.drawn, order=zlib.crc32(repr(epoch.drawn).encode()), waited=epoch.waited, first=epoch.first,
             s=time.monotonic() - epoch.began,
-            # steps after the last batch of an unfinished pass do not belong to it
+            # steps after the last batch of an unfinished epoch do not belong to it
             steps=(observer.steps if done else epoch.steps_then) - epoch.steps, grad=epoch.grad, rank=rank(),
             changed=epoch.changed, unused=epoch.unused, sampling=epoch.sampling,
             optimizer=epoch.optimizer or (observer.optimizer if done and observer.steps > epoch.steps else 0),
@@ -280,7 +280,7 @@ def _epoch_of(iterator: Any) -> Epoch | None:
 
 
 def patch_datasets(module: ModuleType) -> None:
-    """Note where the program concatenates datasets or takes subsets of them."""
+    """Note where the program concatenates datasets or creates subsets of them."""
     for kind in (module.Subset, module.ConcatDataset):
         init = kind.__init__
 
@@ -296,9 +296,9 @@ def patch_datasets(module: ModuleType) -> None:
 
 def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0915 - one function for each patch
     """Patch torch's DataLoader and its iterators."""
-    watch = LoaderObserver(observer)
-    observer.open_passes = watch.open_passes
-    atexit.register(watch.close_all)
+    loaders = LoaderObserver(observer)
+    observer.open_epochs = loaders.open_epochs
+    atexit.register(loaders.close_all)
     loader, base = module.DataLoader, module._BaseDataLoaderIter  # noqa: SLF001 - torch's names
     init, begin, draw, take, reset = loader.__init__, base.__init__, base._next_index, base.__next__, base._reset  # noqa: SLF001
     iterate = loader.__iter__
@@ -308,38 +308,38 @@ def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0
         try:
             init(this, *args, **kwargs)
         except Exception as error:
-            observer.failed("constructor", error, place=users_line())
+            observer.record_failure("constructor", error, place=users_line())
             raise
         with contextlib.suppress(Exception):
-            watch.made(this, sys._getframe(1))  # noqa: SLF001
+            loaders.loader_created(this, sys._getframe(1))  # noqa: SLF001
 
     @functools.wraps(iterate)
     def iterated(this: Any) -> Any:
         try:
             return iterate(this)
         except Exception as error:
-            observer.failed("iter", error, place=users_line())
+            observer.record_failure("iter", error, place=users_line())
             raise
 
     @functools.wraps(begin)
     def begun(this: Any, its_loader: Any, *args: Any, **kwargs: Any) -> None:
         with observer.safely():
-            watch.begins(this, its_loader, sys._getframe(1))  # noqa: SLF001
+            loaders.epoch_started(this, its_loader, sys._getframe(1))  # noqa: SLF001
         asked = time.monotonic()
         begin(this, its_loader, *args, **kwargs)  # with iter(sampler), before any worker is started
         with contextlib.suppress(Exception):
             this.unjam_epoch.sampling += time.monotonic() - asked
-            watch.seeded(this)
+            loaders.iterator_seeded(this)
 
     @functools.wraps(reset)
     def was_reset(this: Any, its_loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
         if not first_iter:
             with contextlib.suppress(Exception):
-                watch.begins(this, its_loader, sys._getframe(1))  # noqa: SLF001
+                loaders.epoch_started(this, its_loader, sys._getframe(1))  # noqa: SLF001
         reset(this, its_loader, first_iter)
         if not first_iter:
             with contextlib.suppress(Exception):
-                watch.seeded(this)
+                loaders.iterator_seeded(this)
 
     @functools.wraps(draw)
     def drawn(this: Any) -> Any:
@@ -349,29 +349,29 @@ def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0
         except StopIteration:
             raise
         except Exception as error:
-            watch.raised(this, "sampler", error)
+            loaders.exception_raised(this, "sampler", error)
             raise
         with contextlib.suppress(Exception):
-            watch.drew(this, index, time.monotonic() - asked)
+            loaders.indices_drawn(this, index, time.monotonic() - asked)
         return index
 
     @functools.wraps(take)
     def taken(this: Any) -> Any:
-        idle, asked = watch.device.is_idle(), time.monotonic()
+        idle, asked = loaders.device.is_idle(), time.monotonic()
         try:
             batch = take(this)
         except StopIteration:
             with contextlib.suppress(Exception):
-                watch.finished(this)
+                loaders.epoch_finished(this)
             raise
         except Exception as error:
-            watch.raised(this, "next", error)
+            loaders.exception_raised(this, "next", error)
             raise
         with contextlib.suppress(Exception):
             waited = time.monotonic() - asked
-            watch.got(this, waited)
+            loaders.batch_received(this, waited)
             if idle:
-                watch.device.loaded(waited)
+                loaders.device.loaded(waited)
         return batch
 
     loader.__init__, loader.__iter__ = made, iterated

@@ -25,10 +25,10 @@ from unjam.doctor.check.resource_usage import resources
 from unjam.doctor.check.target import error_context, file_events, observed_faults
 from unjam.doctor.check.target.describe_loader import fingerprint, plain_index
 from unjam.doctor.check.target.file_events import SampleFiles
-from unjam.doctor.check.target.held_resources import HeldResources
 from unjam.doctor.check.target.mapped_files import record_mapped_files
 from unjam.doctor.check.target.observer import Observer
 from unjam.doctor.check.target.outside_state import OutsideState
+from unjam.doctor.check.target.unreleased_resources import HeldResources
 from unjam.doctor.check.trial.event_log import worker_number
 from unjam.doctor.check.trial.recorded_dataset import RecordedBatches, RecordedDataset, RecordedStream
 from unjam.doctor.facts.digest import digest, signature, weigh
@@ -40,7 +40,7 @@ SHARE = 0.03  # of the loading time that examining samples may take
 MOST_EXAMINED = 3000
 ALWAYS_EXAMINED = 24  # samples of each epoch
 WRITE_EVERY = 0.05
-MOST_LEFT = 200
+MOST_RECORDED = 200
 MOST_SIGNED = 4000  # samples of a stream, in each worker and epoch
 MEASURE_EVERY = 0.4
 
@@ -52,7 +52,7 @@ class _Before:
     is_examined: bool = False
     states: dict[str, str] = field(default_factory=dict)  # of the generators
     read: int = 0  # bytes
-    held: dict[str, int] = field(default_factory=dict)
+    resources: dict[str, int] = field(default_factory=dict)
     traffic: dict[int, int] = field(default_factory=dict)  # of each connection, in bytes
     files: SampleFiles | None = None
 
@@ -72,17 +72,17 @@ class SampleObserver:
         self._always, self._step = ALWAYS_EXAMINED, 1  # samples left in this epoch to examine in any case
         self._randomness: Randomness | None = None
         self._outside: OutsideState | None = None
-        self._held: HeldResources | None = None
-        self._left = self._loads = self._batches = self._signed = 0
-        self._last_write = self._last_moment = self._last_mapped = 0.0
+        self._resources: HeldResources | None = None
+        self._unreleased = self._loads = self._batches = self._signed = 0
+        self._last_write = self._last_measurement = self._last_mapped = 0.0
         self._written: set[tuple[str, bool]] = set()
         self._connections: dict[int, str] = {}
         self._writable: dict[str, int] = {}  # open for writing before this worker began: path -> size
 
-    def begins(self, fetcher: Any) -> None:
-        """A worker, or the program without workers, begins an epoch."""
+    def start_epoch(self, fetcher: Any) -> None:
+        """Start an epoch, in a worker or in the program without workers."""
         began = time.perf_counter()
-        self._write_counts()  # what is left of the epoch before
+        self._write_counts()  # of the previous epoch
         self.fetchers += 1
         self._first_of_epoch = True
         self._always, self._signed = ALWAYS_EXAMINED, 0
@@ -100,7 +100,7 @@ class SampleObserver:
         with contextlib.suppress(Exception):
             if first_in_worker:
                 error_context.note_open_descriptors()
-            self._held = HeldResources(fetcher.dataset, fetcher.collate_fn)
+            self._resources = HeldResources(fetcher.dataset, fetcher.collate_fn)
         if self._outside is None or number < 0:
             self._outside = OutsideState(fetcher.dataset, fetcher.collate_fn)
         fields: dict[str, Any] = {"e": self.fetchers - 1, "hashes": self._state(fetcher.dataset)}
@@ -108,12 +108,14 @@ class SampleObserver:
             fields["base"] = sys.modules["torch.utils.data._utils.worker"].get_worker_info().seed - number
         if first_in_worker:
             # runs when the worker ends
-            multiprocessing.util.Finalize(self, SampleObserver.ends, args=(self, fetcher.dataset), exitpriority=10)
+            multiprocessing.util.Finalize(
+                self, SampleObserver.end_worker, args=(self, fetcher.dataset), exitpriority=10
+            )
         self.observer.write("fetcher", worker=number, **fields)
         self._examining += time.perf_counter() - began
 
-    def ends(self, dataset: Any) -> None:
-        """The worker ends."""
+    def end_worker(self, dataset: Any) -> None:
+        """Record the files that this worker wrote, and the final state of the dataset."""
         self._write_counts()
         for path, size in self._writable.items():
             if error_context.size_of(path) > size:
@@ -137,7 +139,9 @@ class SampleObserver:
             raised = type(error).__qualname__
             if isinstance(error, (Exception, SystemExit)):
                 files = tuple(before.files.read) if before.files is not None else ()
-                self.observer.failed("sample", error, index=str(index)[:200], worker=worker_number(), files=files)
+                self.observer.record_failure(
+                    "sample", error, index=str(index)[:200], worker=worker_number(), files=files
+                )
             raise
         finally:
             took = time.perf_counter() - began
@@ -152,7 +156,7 @@ class SampleObserver:
         before.is_examined = self._is_selected(index)
         before.states = self._generator_states() if before.is_examined else {}
         before.read = _bytes_read() if before.is_examined else 0
-        before.held = self._held.read() if self._held is not None else {}
+        before.resources = self._resources.read() if self._resources is not None else {}
         now = time.monotonic()
         if now - self._last_mapped > MEASURE_EVERY:
             self._last_mapped = now
@@ -167,12 +171,12 @@ class SampleObserver:
         self._record_written(before)
         for fd in [fd for fd, sent in before.traffic.items() if error_context.traffic(fd) > sent]:
             self.observer.write("used_connection", target=self._connections.pop(fd))
-        if self._held is not None and self._loads < 2:
+        if self._resources is not None and self._loads < 2:
             self._loads += 1
-            self._held.find()
-        if self._held is not None and self._left < MOST_LEFT:
-            for path, kind, place in self._held.not_released(before.held):
-                self._left += 1
+            self._resources.find()
+        if self._resources is not None and self._unreleased < MOST_RECORDED:
+            for path, kind, place in self._resources.not_released(before.resources):
+                self._unreleased += 1
                 at, name = time.monotonic(), str(index)[:200]
                 self.observer.record(
                     UnreleasedResource(path, kind, name, worker_number(), os.getpid(), place, raised, at)
@@ -228,7 +232,7 @@ class SampleObserver:
         whole, leaves = digest(sample)
         after = self._generator_states()
         seeds = observed_faults.latest_seeds
-        # seeded, and nothing drawn from it since: the state is still that of the seed
+        # if nothing was drawn since it was seeded, the state is still the same
         idle = {name: place for name, (state, place) in seeds.items() if after.get(name) == state}
         drew = {n: state for n, state in before.states.items() if after.get(n) != state and n not in idle}
         shown = str(index) if str(index).startswith("#") else plain_index(index)
@@ -244,7 +248,7 @@ class SampleObserver:
         written = before.files.written if before.files is not None else {}
         for path, (place, is_read) in written.items():
             key = path, is_read
-            if worker_number() >= 0 and key not in self._written and len(self._written) < MOST_LEFT:
+            if worker_number() >= 0 and key not in self._written and len(self._written) < MOST_RECORDED:
                 self._written.add(key)
                 fact = SampleOutput(path, os.getpid(), worker_number(), place, file_events.locks, is_read)
                 self.observer.record(fact)
@@ -253,13 +257,13 @@ class SampleObserver:
         if self._sum:
             self._last_write = time.perf_counter()
             self.observer.write("loaded", worker=worker_number(), e=self.fetchers - 1, **self._sum)
-            if self._last_write - self._last_moment > MEASURE_EVERY and worker_number() >= 0:
-                self._last_moment = self._last_write
+            if self._last_write - self._last_measurement > MEASURE_EVERY and worker_number() >= 0:
+                self._last_measurement = self._last_write
                 used = resources()
-                moment = ResourceUsage(
+                usage = ResourceUsage(
                     worker_number(), self._batches, used.get("memory", 0), used.get("descriptors", 0), {}, file_events.busiest_line()
                 )  # fmt: skip
-                self.observer.record(moment, e=self.fetchers - 1)
+                self.observer.record(usage, e=self.fetchers - 1)
             self._sum = {}
 
     def collate(self, function: Callable[[Any], Any], samples: Any) -> Any:
@@ -268,7 +272,7 @@ class SampleObserver:
         try:
             batch = function(samples)
         except Exception as error:
-            self.observer.failed("collate", error, worker=worker_number())
+            self.observer.record_failure("collate", error, worker=worker_number())
             raise
         now = time.perf_counter()
         self._sum["c"] = self._sum.get("c", 0.0) + now - began
@@ -312,19 +316,19 @@ def _patch_init(kind: Any, observer: Observer, observer_of: Callable[[Any], Samp
         try:
             make(this, *args, **kwargs)
         except Exception as error:
-            observer.failed("made", error, worker=worker_number())
+            observer.record_failure("made", error, worker=worker_number())
             raise
-        here = observer_of(this)
+        samples = observer_of(this)
         with observer.safely():
             if not observer.active:
                 return
-            here.begins(this)
-            this.collate_fn = functools.partial(here.collate, this.collate_fn)
+            samples.start_epoch(this)
+            this.collate_fn = functools.partial(samples.collate, this.collate_fn)
             if hasattr(this, "dataset_iter"):
-                this.dataset_iter = RecordedStream(this.dataset_iter, here.sample)
+                this.dataset_iter = RecordedStream(this.dataset_iter, samples.sample)
             elif not getattr(this.dataset, "__getitems__", None) or type(this.dataset).__module__.startswith("torch."):
-                this.dataset = RecordedDataset(this.dataset, here.sample)
+                this.dataset = RecordedDataset(this.dataset, samples.sample)
             else:
-                this.dataset = RecordedBatches(this.dataset, here.sample)
+                this.dataset = RecordedBatches(this.dataset, samples.sample)
 
     kind.__init__ = made

@@ -26,16 +26,16 @@ def patch_saves(module: ModuleType, observer: Observer) -> None:
         with contextlib.suppress(Exception):
             if observer.active and count < MOST_SAVES:
                 count += 1
-                observer.record(SavedFile(*_contents(obj), tuple(observer.open_passes()), users_line()))
+                observer.record(SavedFile(*_contents(obj), tuple(observer.open_epochs()), users_line()))
         return save(obj, *args, **kwargs)
 
-    for owner in (module, sys.modules.get("torch")):  # torch itself has it, too, if it was imported before
+    for owner in (module, sys.modules.get("torch")):  # torch has its own reference if it was imported before
         if getattr(owner, "save", None) is save:
             vars(owner)["save"] = saved
 
 
 def _contents(obj: Any) -> tuple[bool, frozenset[int]]:
-    """Whether an optimizer's state is among what is saved, and the whole numbers outside of that state."""
+    """Whether the saved object contains an optimizer's state, and the whole numbers outside that state."""
     waiting, parts = [obj], 0
     has_optimizer = False
     numbers: set[int] = set()

@@ -43,8 +43,8 @@ class Observer:
         self.captured = False  # a twin of this process exists
         self.active = True
         self.stops_early = os.path.exists(f"{folder}/{STOP_EARLY}")  # each process ends when it first uses a loader
-        # each loader in use: its number, the number of the pass, batches so far, and batches of all passes
-        self.open_passes: Callable[[], list[tuple[int, int, int, int]]] = list
+        # for each loader in use: its number, the number of the epoch, batches so far, and batches of all epochs
+        self.open_epochs: Callable[[], list[tuple[int, int, int, int]]] = list
         # what the objects of an exception's frames say about it
         self.context_of: Callable[[BaseException], dict[str, Any]] = lambda _: {}
         self._log: EventLog | None = None
@@ -94,7 +94,7 @@ class Observer:
         except Exception as error:  # noqa: BLE001 - see the docstring
             self.write("observer", **exception_fields(error))
 
-    def failed(self, stage: str, error: BaseException, **fields: Any) -> None:
+    def record_failure(self, stage: str, error: BaseException, **fields: Any) -> None:
         """Record an exception that passes through the observer. `fields`: those of WatchedFailure."""
         with contextlib.suppress(Exception):
             known: dict[str, Any] = {}
@@ -106,7 +106,7 @@ class Observer:
             values = {**exception_fields(error), "at": time.monotonic(), "pid": os.getpid(), **known, **fields}
             self.record(WatchedFailure(stage=stage, **values))
 
-    def ended(self) -> None:
+    def record_exit(self) -> None:
         """Record the exception that ends the interpreter, if any, then wait until the trials are done.
 
         The program's servers and temporary folders must exist as long as trials run.

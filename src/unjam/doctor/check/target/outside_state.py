@@ -1,7 +1,7 @@
 """The state outside the dataset that loading reads: globals, class attributes, environment variables, process settings.
 
-Each worker has its own copy of it. If a copy differs from the program's, or changes during a worker's
-life, samples may differ, too.
+Each worker has its own copy of it. If a copy differs from the program's, or changes while the worker
+runs, samples may differ too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OutsideState:
         self._variables: set[str] = set()
         self._collate = collate
         self._names: set[str] = set()  # every name that the functions use
-        self.files: set[str] = set()  # where they are
+        self.files: set[str] = set()  # the files of these functions
         with contextlib.suppress(Exception):
             for function in loading_functions({"dataset": dataset, "collate_fn": collate}):
                 self._add(function)
@@ -106,7 +106,7 @@ class OutsideState:
 
 
 def process_settings() -> dict[str, str]:
-    """Settings of this process that code may depend on without naming them."""
+    """Settings of this process that affect code implicitly."""
     found = {"the working folder": os.getcwd(), HASH: str(hash("unjam")), "umask": _umask()}
     found["the locale"] = str(locale.setlocale(locale.LC_ALL))
     found["the recursion limit"] = str(sys.getrecursionlimit())

@@ -1,4 +1,4 @@
-"""Applies the changes of a trial's plan: each removes one suspected cause and nothing else."""
+"""Applies the changes of a trial's plan: each removes one suspected cause and changes nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _no_file_locks() -> None:
 
 
 def apply_changes(plan: Plan, inventory: Inventory) -> str:
-    """Make the plan's changes before the workers start. Returns why that is impossible; "" if it is not."""
+    """Apply the plan's changes before the workers start. Returns why that is impossible, or ""."""
     for path in plan.release:
         found = inventory.found.get(path)
         if found is None or not _force_release(found.obj):
@@ -48,7 +48,7 @@ def apply_changes(plan: Plan, inventory: Inventory) -> str:
 
 
 def apply_in_worker(plan: Plan, inventory: Inventory) -> None:
-    """Make the plan's changes in a worker, before its first sample."""
+    """Apply the plan's changes in a worker, before its first sample."""
     if plan.threads:
         from unjam.loader.worker import thread_limits  # noqa: PLC0415 - imports torch
 

@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> None:
 
     options: dict[str, Any] = {"collate_fn": parts["collate_fn"], "worker_init_fn": parts["worker_init_fn"]}
     if parts["order"] is not None:
-        options["batch_sampler"] = _Order(parts["order"])
+        options["batch_sampler"] = _FixedBatches(parts["order"])
     else:
         options |= {"batch_size": parts["batch_size"], "drop_last": parts["drop_last"]}
     loader: Any = DataLoader(parts["dataset"], **options)
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> None:
     os._exit(0)
 
 
-class _Order:
+class _FixedBatches:
     """A batch sampler with the order of the program's sampler."""
 
     def __init__(self, batches: list[list[Any]]) -> None:

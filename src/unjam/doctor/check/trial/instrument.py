@@ -26,15 +26,15 @@ from unjam.doctor.check.trial.event_log import EventLog, worker_number
 from unjam.doctor.check.trial.line_sampler import LineSampler
 from unjam.doctor.check.trial.recorded_dataset import Record, RecordedBatches, RecordedStream, batch_name
 from unjam.doctor.check.trial.tracking import (
-    LEFT_OUT,
-    TWICE,
+    MOST_LOADED_TWICE,
+    SKIPPED,
     ProcessState,
     TrialSetup,
     collate,
     epoch_of,
+    load_sample,
     load_twice,
     record_changed_samples,
-    sample_of,
     seed_number,
 )
 from unjam.doctor.check.trial.trial_resources import note_connections
@@ -83,7 +83,7 @@ class WorkerInit:
 
 
 def _record_unjams_workers(setup: TrialSetup) -> None:
-    """Do the same in one of unjam's workers, which handle bad samples themselves."""
+    """Record the samples of one of unjam's workers, which handle bad samples themselves."""
     global _setup  # noqa: PLW0603 - as above
     fetching = sys.modules.get("unjam.loader.worker.fetching")
     if fetching is None or getattr(fetching.MapFetcher, "_unjam", False):
@@ -108,7 +108,7 @@ def _begin_recording(dataset: Any, collate_fn: Any) -> Record:
     apply_in_worker(process.setup.plan, process.inventory)
     process.fetchers += 1
     process.samples = 0
-    return lambda index, load: sample_of(process, str(index), load)
+    return lambda index, load: load_sample(process, str(index), load)
 
 
 def _process_state(worker: int, fetcher: Any) -> ProcessState:
@@ -117,7 +117,7 @@ def _process_state(worker: int, fetcher: Any) -> ProcessState:
     assert _setup is not None
     if _process is None or _process.recorder.pid != os.getpid():
         recorder = EventLog(_setup.folder, worker)
-        arm(_setup.folder)
+        write_stacks_on_signals(_setup.folder)
         _process = ProcessState(_setup, recorder, Randomness({}), Inventory({}))
         if worker >= 0 and _setup.plan.is_plain:
             _process.line_sampler = LineSampler(_setup.folder)
@@ -129,8 +129,8 @@ def _process_state(worker: int, fetcher: Any) -> ProcessState:
     return _process
 
 
-def arm(folder: str) -> None:
-    """Write stacks to a file on a signal and at a crash; this needs no ptrace permission."""
+def write_stacks_on_signals(folder: str) -> None:
+    """Write stacks to a file on a signal and in a crash; this needs no ptrace permission."""
     file = open(f"{folder}/{os.getpid()}.stack", "w", encoding="utf-8")
     faulthandler.disable()  # torch may have replaced its handlers
     faulthandler.enable(file=file, all_threads=True)
@@ -159,7 +159,7 @@ def _init_fetcher(self: Any, original_init: Callable[..., None], *args: Any) -> 
         process.recorder.write("states", epoch=epoch_of(process), states=process.randomness.states())
 
 
-def once_more(dataset: Any) -> None:
+def load_again(dataset: Any) -> None:
     """Load some samples again, at the end of a trial without workers."""
     if _process is not None and _process.recorder.pid == os.getpid():
         load_twice(_process, dataset)
@@ -177,22 +177,22 @@ def _fetch_map(self: Any, wanted: Any) -> Any:
     process = _process_state(worker_number(), None)
     process.batch_samples = []
     if not self.auto_collation:
-        return collate(process, self.collate_fn, sample_of(process, str(wanted), lambda: self.dataset[wanted]))
+        return collate(process, self.collate_fn, load_sample(process, str(wanted), lambda: self.dataset[wanted]))
     if left_out := process.setup.plan.without:
         wanted = [index for index in wanted if str(index) not in left_out]
         if not wanted:
             return []
     whole = getattr(self.dataset, "__getitems__", None)
     if whole and not type(self.dataset).__module__.startswith("torch.utils.data"):
-        samples = list(sample_of(process, batch_name(wanted), lambda: whole(wanted)))
+        samples = list(load_sample(process, batch_name(wanted), lambda: whole(wanted)))
     else:
         samples = []
         for index in wanted:
-            sample = sample_of(process, str(index), functools.partial(self.dataset.__getitem__, index))
-            if sample is not LEFT_OUT:
+            sample = load_sample(process, str(index), functools.partial(self.dataset.__getitem__, index))
+            if sample is not SKIPPED:
                 samples.append(sample)
         record_changed_samples(process, samples)
-        process.first_indices += list(wanted)[: max(0, min(2, TWICE - len(process.first_indices)))]
+        process.first_indices += list(wanted)[: max(0, min(2, MOST_LOADED_TWICE - len(process.first_indices)))]
     return collate(process, self.collate_fn, samples)
 
 
@@ -203,16 +203,16 @@ def _fetch_iterable(self: Any, wanted: Any) -> Any:
         raise StopIteration
     if not self.auto_collation:
         return collate(
-            process, self.collate_fn, sample_of(process, f"#{process.samples}", lambda: next(self.dataset_iter))
+            process, self.collate_fn, load_sample(process, f"#{process.samples}", lambda: next(self.dataset_iter))
         )
     samples: list[Any] = []
     for _ in wanted:
         try:
-            sample = sample_of(process, f"#{process.samples}", lambda: next(self.dataset_iter))
+            sample = load_sample(process, f"#{process.samples}", lambda: next(self.dataset_iter))
         except StopIteration:
             self.ended = True
             break
-        if sample is not LEFT_OUT:
+        if sample is not SKIPPED:
             samples.append(sample)
     record_changed_samples(process, samples)
     if not samples or (self.drop_last and len(samples) < len(wanted)):

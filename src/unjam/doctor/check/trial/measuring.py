@@ -1,4 +1,4 @@
-"""Measures tune settings one after another, in a fork of the program. Only loading runs."""
+"""Measures loader settings one after another, in a fork of the program. Nothing but loading runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MOST_BARS = 2000
 
 
 def serve(loader: Any, folder: str) -> None:
-    """Measure the settings sent through the folder, until an empty order arrives."""
+    """Measure the settings that arrive through the folder, until an empty request arrives."""
     orders = os.open(f"{folder}/orders", os.O_RDWR | os.O_NONBLOCK)
     poller = select.poll()
     poller.register(orders, select.POLLIN)
@@ -83,16 +83,16 @@ def measure(loader: Any, setting: TuneSetting, seconds: float, until: float, *, 
         first = copy.copy(made)
         vars(first)["num_workers"] = 1
         with contextlib.suppress(Exception):
-            _MeasuredStretch(first, setting.changed(workers=1), profile=False).warm_up()
-    stretch = _MeasuredStretch(made, setting, profile=profile)
+            _SettingMeasurement(first, setting.changed(workers=1), profile=False).warm_up()
+    measurement = _SettingMeasurement(made, setting, profile=profile)
     try:
-        stretch.run(seconds, until)
+        measurement.run(seconds, until)
     except Exception as error:  # noqa: BLE001 - an error is a result of this setting
         known = exception_fields(error)
         return Measurement(setting, "raised", note=exception_line(known["type_name"], known["message"])[:300])
     finally:
-        stretch.close()
-    return stretch.measured()
+        measurement.close()
+    return measurement.result()
 
 
 _warm: list[bool] = []
@@ -108,7 +108,7 @@ def _set_options(loader: Any, setting: TuneSetting) -> None:
         values.update(persistent_workers=False, timeout=0)
 
 
-class _MeasuredStretch:
+class _SettingMeasurement:
     def __init__(self, loader: Any, setting: TuneSetting, *, profile: bool) -> None:
         self._loader, self._setting = loader, setting
         self._recorder: Any = None
@@ -158,7 +158,7 @@ class _MeasuredStretch:
             self.close()
 
     def run(self, seconds: float, until: float) -> None:
-        """Iterate epochs until the time is over. Slow batches may exceed it, up to a limit."""
+        """Iterate epochs until the time is up. Slow batches may exceed it, up to a limit."""
         ended, self._until = None, until
         while self._elapsed() < seconds:
             begun = time.monotonic()
@@ -307,7 +307,7 @@ class _MeasuredStretch:
         vars(self._loader)["_iterator"] = None
         sandbox.shut_down_workers(kept)
 
-    def measured(self) -> Measurement:
+    def result(self) -> Measurement:
         """The result."""
         stages: dict[str, float] = {}
         slowest: tuple[tuple[str, float], ...] = ()

@@ -77,7 +77,7 @@ def run_trial(loader: Any, setup: TrialSetup, roots: dict[str, Any]) -> None:
     plan = setup.plan
     instrument.install(setup)
     recorder = EventLog(setup.folder, -1)
-    instrument.arm(setup.folder)
+    instrument.write_stacks_on_signals(setup.folder)
     if not plan.in_place:
         for fd, offset in captured_offsets.items():
             reopen_privately(fd, offset)  # earlier trials may have moved its offset
@@ -113,7 +113,7 @@ def run_trial(loader: Any, setup: TrialSetup, roots: dict[str, Any]) -> None:
     else:
         recorder.write("finished")
     if plan.tolerant and not plan.workers and not plan.in_place:
-        instrument.once_more(loader.dataset)
+        instrument.load_again(loader.dataset)
     if sampler is not None:
         sampler.end()
     moved = [(fd, open_files().get(fd, "")) for fd, offset in offsets.items() if _offset(fd) != offset]

@@ -2,7 +2,7 @@
 
 Every trial is a fork, so all trials would use the same shared memory: a worker killed while it holds a
 lock would leave the lock held for the next trial. So the twin keeps a copy of each shared region. A trial
-starts by mapping new memory with that content at the same addresses, which only its processes share.
+starts by mapping new memory with that content, which only its processes share, at the same addresses.
 """
 
 from __future__ import annotations

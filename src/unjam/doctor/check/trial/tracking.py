@@ -1,4 +1,4 @@
-"""Records the samples that one process loads: start, time, hash of the content, later changes."""
+"""Records the samples that one process loads: start, duration, hash of the content, later changes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from unjam.loader.failures.outlier import read as read_shape
 from unjam.system.proc_files import read_text
 
 MEMORY_EVERY = 0.2  # most seconds between two readings of a worker's memory
-# the numbers of samples after which it is read in any case: fast samples may fill it within that time
+# also read after these numbers of samples: fast samples may fill the memory in less time
 MEMORY_AT = frozenset({1, *(1 << power for power in range(3, 20))})
 SLOWEST = 3
 COLLATE_CHECKS = 3  # batches for which we check what random generators the collate function uses
-TWICE = 6  # samples that are loaded twice, to check whether an index always returns the same sample
+MOST_LOADED_TWICE = 6  # load this many samples twice, to check whether an index always returns the same sample
 
 
 @dataclass
@@ -57,7 +57,9 @@ class ProcessState:
     samples: int = 0
     first_indices: list[Any] = field(default_factory=list)  # indices to load twice
     collated: int = 0  # batches
-    slowest: list[tuple[float, str]] = field(default_factory=list)  # also loaded twice: is only the first time slow?
+    slowest: list[tuple[float, str]] = field(
+        default_factory=list
+    )  # also loaded twice, to check whether only the first time is slow
     memory_read_at: float = 0.0
     shapes: set[str] = field(default_factory=set)
     good_sample: Any = None
@@ -73,19 +75,19 @@ def epoch_of(process: ProcessState) -> int:
     return process.setup.epoch + (process.fetchers - 1 if process.recorder.worker >= 0 else 0)
 
 
-LEFT_OUT = object()
+SKIPPED = object()
 
 
-def sample_of(process: ProcessState, index: str, load: Callable[[], Any]) -> Any:
+def load_sample(process: ProcessState, index: str, load: Callable[[], Any]) -> Any:
     """Load one sample, and record what can be observed of it."""
     plan, recorder = process.setup.plan, process.recorder
     recorder.write("start", i=index)
     iterable = index.startswith("#")
     # don't seed a worker's first sample: it may create generators from torch's seed of the worker
-    natural = process.samples == 0 and process.recorder.worker >= 0 and process.fetchers <= 1
+    unseeded = process.samples == 0 and process.recorder.worker >= 0 and process.fetchers <= 1
     before: dict[str, str] = {}
     if not plan.measured:
-        if not natural:
+        if not unseeded:
             process.randomness.seed(seed_number(f"{index}/{epoch_of(process)}" if iterable else index))
         before = process.randomness.states() if process.samples < 3 else {}
     swallowed: list[str] = []
@@ -102,7 +104,7 @@ def sample_of(process: ProcessState, index: str, load: Callable[[], Any]) -> Any
         recorder.raised(error, "sample", index)
         if plan.tolerant and isinstance(error, (Exception, SystemExit)):
             # use a good sample instead, so that the batch keeps its size
-            return process.good_sample if process.good_sample is not None else LEFT_OUT
+            return process.good_sample if process.good_sample is not None else SKIPPED
         raise
     seconds, used = time.perf_counter() - began, time.process_time() - used
     process.samples += 1
@@ -114,7 +116,7 @@ def sample_of(process: ProcessState, index: str, load: Callable[[], Any]) -> Any
         if before:
             after = process.randomness.states()
             fields["drew"] = [name for name in after if after[name] != before.get(name)]
-        if natural:
+        if unseeded:
             fields["n"] = True  # not to be compared
         shape = _shape(sample)
         if shape not in process.shapes and len(process.shapes) < 20:
@@ -213,7 +215,7 @@ def load_twice(process: ProcessState, dataset: Any) -> None:
 
 def collate(process: ProcessState, function: Callable[[Any], Any], samples: Any) -> Any:
     """Collate a batch as the program does, and record it."""
-    if samples is LEFT_OUT:
+    if samples is SKIPPED:
         raise RuntimeError("the sample was skipped")
     if process.setup.plan.tolerant and isinstance(samples, list) and not samples:
         return []  # every sample of the batch failed
@@ -222,16 +224,16 @@ def collate(process: ProcessState, function: Callable[[Any], Any], samples: Any)
     if process.setup.plan.tolerant and isinstance(samples, list) and any(s is None for s in samples):
         kept = [s for s in samples if s is not None] or [process.good_sample]
         samples = [s if s is not None else kept[0] for s in samples]
-    looked = process.collated < COLLATE_CHECKS and not process.setup.plan.measured
+    checked = process.collated < COLLATE_CHECKS and not process.setup.plan.measured
     process.collated += 1
-    states = process.randomness.states() if looked else {}
+    states = process.randomness.states() if checked else {}
     try:
         batch = function(samples)
     except BaseException as error:
         process.recorder.raised(error, "collate")
         raise
     seconds = time.perf_counter() - began
-    now = process.randomness.states() if looked else {}
+    now = process.randomness.states() if checked else {}
     drew = [name for name in now if now[name] != states.get(name)]
     process.recorder.write("collated", s=round(seconds, 6), **({"drew": drew} if drew else {}))
     _check_last_batch(process, batch)

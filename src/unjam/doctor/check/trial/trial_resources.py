@@ -1,8 +1,8 @@
-"""What a trial needs from the program and may lack: its servers, the accelerator, and space for files.
+"""What a trial may lack: the program's servers, the accelerator, and space for files.
 
-A trial runs beside the program or after it, in another process. A server that the program runs, in a
-thread or a child process, may have ended by then, and an accelerator cannot be used in a fork. A trial
-that fails or freezes for this reason says nothing about the loader: it counts as not possible.
+A trial runs while the program runs or after it, in another process. A server that the program runs, in
+a thread or a child process, may have ended by then, and an accelerator cannot be used in a fork. A trial
+that fails or freezes for this reason says nothing about the loader, so it counts as not possible.
 
 The servers are recorded at the capture. A process of a trial records each server that it connects to,
 and the doctor checks afterwards whether the server was still running.

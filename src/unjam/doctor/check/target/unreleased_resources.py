@@ -23,7 +23,7 @@ class HeldResources:
         self.find()
 
     def find(self) -> None:
-        """Search again: the first sample may have created some."""
+        """Search again: the first sample may have created new ones."""
         dataset, collate = self._roots
         for found in walk({"dataset": dataset, "collate_fn": collate}):
             probe = _probe(found.obj)
@@ -36,7 +36,7 @@ class HeldResources:
         return {path: count() for path, (_, count) in self._probes.items()}
 
     def not_released(self, before: dict[str, int]) -> list[tuple[str, str, Place | None]]:
-        """What is held now and was not before: path, kind, and the line that created a file."""
+        """The resources that are held now but were not before: path, kind, and the line that created a file."""
         alone = threading.active_count() == 1  # otherwise another thread may hold a lock of this process
         probes = {path: one for path, one in self._probes.items() if alone or one[0] != "lock"}
         found: list[tuple[str, str, Place | None]] = [
