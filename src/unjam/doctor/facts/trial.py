@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
@@ -33,13 +33,17 @@ def place_of(frames: tuple[Frame, ...]) -> Place | None:
     return None
 
 
-def users_place(frame: FrameType | None) -> Place | None:
-    """Return the innermost line of user code at or above this frame."""
+def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frames of user code at or above this frame, the innermost first."""
     while frame is not None:
         if is_users(frame.f_code.co_filename):
-            return Place(frame.f_code.co_filename, frame.f_lineno)
+            yield frame
         frame = frame.f_back
-    return None
+
+
+def users_place(frame: FrameType | None) -> Place | None:
+    """Return the innermost line of user code at or above this frame."""
+    return next((Place(one.f_code.co_filename, one.f_lineno) for one in users_frames(frame)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,7 @@ class Sample:
     natural: bool = False  # loaded without our seeds, so not comparable
     swallowed: str = ""  # "ValueError at data.py:12, caught at data.py:15"
     used: float = 0.0  # seconds of a processor
+    file: str = ""  # of a slow sample, if the dataset holds its path
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ class Measurement:
     slowest: tuple[tuple[str, float], ...] = ()
     profile: Mapping[str, Any] | None = None
     timeline: tuple[tuple[int, float, float, float, int, str, float, str], ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)  # sample -> its file, for the slowest samples
 
     @property
     def fine(self) -> bool:

@@ -7,6 +7,7 @@ sorts tables. Its data is one block of JSON, escaped so that no text in it can e
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from html import escape
 from importlib import resources
 from typing import Any
@@ -16,7 +17,7 @@ from unjam.doctor.report import tune
 from unjam.doctor.report.charts import WIDTH, ladder, line_chart
 from unjam.doctor.rules.tuning import Tuned
 from unjam.system.printable import printable
-from unjam.units import duration
+from unjam.units import duration, near
 
 HINT = "point at a bar, or focus the picture: arrows choose, + and − zoom, 0 shows all"
 
@@ -58,7 +59,7 @@ class HtmlPage:
                 f'<figure data-chart="{number}" class="chart">{svg}<figcaption aria-live="polite">{escape(series.unit)}'
                 f"{_keys(list(series.lines))}</figcaption></figure>",
             )
-        self.slow(picture.slow)
+        self._slow(picture.slow, words)
 
     def _timeline(self, picture: Timeline) -> None:
         number = len(self._data["timelines"])
@@ -111,13 +112,18 @@ class HtmlPage:
             f'<figcaption aria-live="polite">{HINT}</figcaption></figure>',
         )
 
-    def slow(self, samples: tuple[tuple[str, float, str], ...]) -> None:
-        """Append the table of the slowest samples."""
+    def _slow(self, samples: tuple[tuple[str, float, str, str], ...], words: str) -> None:
         if len(samples) < 2:
             return
-        self.heading("Slowest samples")
-        rows = [[(index, None), (who, None), (duration(seconds), seconds)] for index, seconds, who in samples]
-        self.add(table(("sample", "made by", "time"), rows, sortable=True))
+        self.heading(f"Slowest samples: {words}")
+        rows: list[list[Cell]] = [
+            [(index, None), (near(file) if file else "", None), (worker, None), (duration(seconds), seconds)]
+            for index, seconds, worker, file in samples
+        ]
+        if not any(file for *_, file in samples):
+            rows = [[row[0], *row[2:]] for row in rows]
+        head = ("sample", "file", "loaded by", "time") if len(rows[0]) == 4 else ("sample", "loaded by", "time")
+        self.add(table(head, rows, sortable=True))
 
     def environment(self, known: dict[str, str]) -> None:
         """Append the table of the environment."""
@@ -211,7 +217,9 @@ def of_tune(tuned: Tuned, version: str, title: str) -> str:
             f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in reason.evidence)}</ul>"
             f'<span class="word">{reason.confidence.value}</span></section>'
         )
-    profile(page, tune.profiled(tune_result))
+    shown = tune.profiled(tune_result)
+    if shown is not None:
+        profile(page, shown.profile, str(shown.setting))
     choice = tuned.choice
     if choice is not None:
         shown = next((one for one in tune_result.of(choice) if one.timeline), None)
@@ -248,17 +256,16 @@ def _stack(tuned: Tuned) -> str:
     )
 
 
-def profile(page: HtmlPage, one: Any) -> None:
-    """Append the transforms and lines of a profile, if the measurement or loader has one."""
-    found = getattr(one, "profile", None)
+def profile(page: HtmlPage, found: Mapping[str, Any] | None, words: str) -> None:
+    """Append the transforms and lines of a profile. `words`: what was profiled."""
     if not found:
         return
     if found["transforms"]:
-        page.heading("Transforms")
+        page.heading(f"Transforms: {words}")
         whole = sum(each["own"] for each in found["transforms"]) or 1.0
         page.add(
             table(
-                ("transform", "where", "calls", "each", "own time"),
+                ("transform", "attribute", "calls", "each", "own time"),
                 [
                     [
                         (each["name"], None),
@@ -273,22 +280,23 @@ def profile(page: HtmlPage, one: Any) -> None:
             )
         )
     if found["lines"]:
-        page.heading("Lines")
+        page.heading(f"Lines: {words}")
         page.add(
+            '<p class="soft">share of the stack samples of busy workers</p>',
             table(
-                ("line", "code", "inside", "stage", "of the looks"),
+                ("of the time", "line", "code", "inside", "stage"),
                 [
                     [
-                        (f"{each['file']}:{each['line']}", None),
+                        (f"{each['share']:.1%}", each["share"]),
+                        (f"{near(each['file'])}:{each['line']}", None),
                         (each["text"], None),
                         (each["inside"], None),
                         (each["stage"], None),
-                        (f"{each['share']:.0%}", each["share"]),
                     ]
                     for each in found["lines"][:20]
                 ],
                 sortable=True,
-            )
+            ),
         )
 
 

@@ -14,8 +14,8 @@ from unjam.doctor.mechanisms.scenes import waited
 from unjam.doctor.mechanisms.trials import count, size
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.terminal import escape
-from unjam.doctor.report.text import near, show_finding
-from unjam.units import duration
+from unjam.doctor.report.text import show_finding
+from unjam.units import duration, near
 
 _STAGES = {
     "start": "starts", "init": "in worker_init_fn", "made": "in iter(dataset)", "idle": "idle: waits for work",

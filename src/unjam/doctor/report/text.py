@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from rich.console import Console
 from rich.table import Table
 
@@ -14,7 +12,7 @@ from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.profile import profile_lines
 from unjam.doctor.report.terminal import escape
 from unjam.doctor.rules.rule import Finding
-from unjam.units import duration
+from unjam.units import duration, near
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 
@@ -81,12 +79,6 @@ def _failed_elsewhere(watched: ProgramFacts | None) -> str:
     message = last.message.strip().splitlines()
     what = f"{last.type_name}: {message[0]}" if message else last.type_name
     return f"the program failed: {what}{f' at {near(last.place.file)}:{last.place.line}' if last.place else ''}; "
-
-
-def near(file: str) -> str:
-    """Return a path relative to the current folder, if the file is inside it."""
-    relative = os.path.relpath(file)
-    return file if relative.startswith("..") else relative
 
 
 def show_finding(finding: Finding, console: Console) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from unjam.doctor.facts.tune_measurements import Measurement, TuneResult, TuneSetting
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, SUGGESTED, Confidence, Ground, prove
-from unjam.units import duration
+from unjam.units import duration, with_file
 
 # a setting with at least this share of the best rate counts as equally good
 AS_GOOD = 0.95
@@ -291,4 +291,6 @@ def _cpu_each(one: Measurement) -> float:
 
 
 def _named(one: Measurement) -> str:
-    return ", ".join(f"{index} ({duration(seconds)})" for index, seconds in one.slowest[:3])
+    return ", ".join(
+        f"{with_file(index, one.files.get(index, ''))} ({duration(seconds)})" for index, seconds in one.slowest[:3]
+    )

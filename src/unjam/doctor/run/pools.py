@@ -92,12 +92,13 @@ def _try_pool(program: list[str], module: str, pool: str, tick: Callable[[], Non
     problem = failures or (seen["ended"] if not used["batches"] else "")
     if problem:
         problem = _whole(problem, seen["output"])
-    spent = used["waited"] + used["trained"]
+    waited = used["waited"] - used["started"]  # without the first batch of each epoch
+    spent = waited + used["trained"]
     return PoolTrial(
         pool,
         used["batches"],
         (used["batches"] - used["epochs"]) / spent if spent > 0 else 0.0,
-        used["waited"] / spent if spent > 0 else 0.0,
+        waited / spent if spent > 0 else 0.0,
         used["started"],
         tuple((one["node"], one["batches"], one["bytes"]) for one in used["nodes"]),
         problem,
