@@ -143,7 +143,7 @@ def test_bad_input_has_clear_messages(tmp_path):
         (["--on-error", "sometimes"], "pass", "on_error should be one of"),
         (["--sample-timeout", "-1"], "pass", "sample_timeout should be"),
         (["--error-log", "no/such/folder/log"], "pass", "does not exist"),
-        (["--max-errors", "x"], "pass", "--max-errors does not take x"),
+        (["--max-errors", "x"], "pass", "--max-errors: 'x' is not a valid number"),
         (["--observe", "--on-error", "skip"], "pass", "--observe keeps torch's loader"),
     ):
         done = run(tmp_path, code, options=options)

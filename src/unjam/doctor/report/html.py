@@ -86,11 +86,19 @@ def _trials(page: HtmlPage, diagnosis: Diagnosis) -> None:
         return
     page.heading("What was tried")
     rows: list[list[Cell]] = [
-        [(row.changed, None), (row.outcome, None), (duration(row.seconds), row.seconds)] for row in diagnosis.trials
+        [
+            (_name(diagnosis.cases[row.loader]), None),
+            (row.changed, None),
+            (row.outcome, None),
+            (duration(row.seconds), row.seconds),
+        ]
+        for row in diagnosis.trials
     ]
-    page.add(table(("changed", "what happened", "took"), rows))
+    page.add(table(("loader", "tried", "what happened", "took"), rows))
     if diagnosis.untried:
-        page.add(f'<p class="soft">no time left for: {escape("; ".join(diagnosis.untried))}</p>')
+        page.add(
+            f'<p class="soft">not tried for lack of time: {escape("; ".join(diagnosis.untried))} (raise --budget)</p>'
+        )
 
 
 def _environment(diagnosis: Diagnosis) -> dict[str, str]:

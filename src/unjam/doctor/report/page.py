@@ -19,7 +19,7 @@ from unjam.doctor.rules.tuning import Tuned
 from unjam.system.printable import printable
 from unjam.units import duration, near
 
-HINT = "point at a bar, or focus the picture: arrows choose, + and − zoom, 0 shows all"
+HINT = "point at a bar, or focus the chart: arrow keys select, + and − zoom, 0 shows all"
 
 
 class HtmlPage:
@@ -198,7 +198,7 @@ def of_tune(tuned: Tuned, version: str, title: str) -> str:
     tune_result = tuned.tune_result
     page = HtmlPage(title, version)
     settings = tune_result.settings()
-    page.heading("The ladder")
+    page.heading("Throughput by number of workers")
     page.add(f"<figure>{ladder(tuned)}</figure>")
     head = ("", "setting", "samples/s", "spread", "first batch", "between epochs", "processors", "memory", "failures")
     rows = []
@@ -236,7 +236,11 @@ def of_tune(tuned: Tuned, version: str, title: str) -> str:
         }
     )
     notes = "".join(f'<p class="soft">{escape(note)}</p>' for note in tuned.notes)
-    code = f'<section class="card ok"><h3>to paste</h3><pre>{escape(tuned.code)}</pre></section>' if tuned.code else ""
+    code = (
+        f'<section class="card ok"><h3>Code to paste</h3><pre>{escape(tuned.code)}</pre></section>'
+        if tuned.code
+        else ""
+    )
     return page.html(tune.verdict(tuned), f'<p class="soft">{escape(title)}</p>', notes, code)
 
 
@@ -252,7 +256,7 @@ def _stack(tuned: Tuned) -> str:
         for at, (_, seconds) in enumerate(tuned.parts)
     ]
     return f'<div class="stack" role="img" aria-label="parts of a sample">{parts}</div>' + table(
-        ("", "of a worker", ""), rows
+        ("", "time of a worker", ""), rows
     )
 
 
