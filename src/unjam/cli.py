@@ -262,7 +262,7 @@ def tune(
 def why(
     pid: Annotated[
         int | None,
-        typer.Argument(help="Any process of the stuck program. Without it, the stuck program is searched for."),
+        typer.Argument(help="Any process of the stuck program. Without it, unjam searches for the stuck program."),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Observe for this many seconds; by default about two.")] = 0.0,
     json: _Json = None,

@@ -48,7 +48,7 @@ def loader_line(case: Case) -> str:
 
 def watched_line(watched: ProgramFacts) -> str:
     """Return what was seen of the program as it ran, in one line."""
-    how = {"ended": "to its end", "failed": "until it failed", "frozen": "until it froze"}.get(watched.outcome, "")
+    how = {"ended": "until it ended", "failed": "until it failed", "frozen": "until it froze"}.get(watched.outcome, "")
     loaders = len(watched.loaders)
     epochs = sum(len(one.epochs) for one in watched.loaders)
     many = f", {len(watched.processes)} processes" if len(watched.processes) > 1 else ""

@@ -30,7 +30,7 @@ def verdict(tuned: Tuned) -> str:
         return f"{choice}: {rate}, the cheapest of the nearly fastest settings"
     if tuned.enough:
         return f"{choice}: {rate}, training needs {tuned.needed:,.0f}: fast enough, and the cheapest such setting"
-    return f"data loading remains the bottleneck: {choice} delivers {rate}, training could use {tuned.needed:,.0f}"
+    return f"data loading remains the bottleneck with {choice}: {rate}, training could use {tuned.needed:,.0f}"
 
 
 def show(tuned: Tuned, console: Console) -> None:

@@ -48,7 +48,9 @@ class Pass:
         """The program got its batch."""
         record = self._record
         record.batches += 1
-        record.stands(self._begun if self._first and asked - self._begun - self._opening < 10**7 else asked, got)
+        if self._first:
+            record.stands(self._begun, self._begun + self._opening)
+        record.stands(asked, got)
         record.samples += size_of(batch) if record.batch_size is not None or record.batched else 1
         if self._last:
             record.nanoseconds["trained"] += asked - self._last
