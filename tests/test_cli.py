@@ -67,7 +67,7 @@ def test_files_that_are_not_error_logs_are_rejected(tmp_path):
     assert "cannot be read" in run("errors", tmp_path / "nothing.jsonl").stderr
     other = tmp_path / "other.txt"
     other.write_text("hello\n")
-    assert "is no error log" in run("errors", other).stderr
+    assert "is not an error log" in run("errors", other).stderr
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")
     done = run("errors", empty)

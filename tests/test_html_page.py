@@ -151,8 +151,31 @@ def test_the_page_is_complete_without_its_script():
     assert visible.count("<circle") == 6  # every setting that ran is a dot that can be focused
     visible = re.sub(r"<(script|style).*?</\1>", "", run_page(), flags=re.DOTALL)
     assert all(
-        title in visible for title in ("Throughput", "Waiting for data", "Private memory per worker", "Batches made")
+        title in visible for title in ("Throughput", "Waiting for data", "Private memory per worker", "Batches loaded")
     )
+
+
+def test_a_long_line_of_code_wraps_inside_its_cell():
+    """No cell but a number may make the table wider than the page."""
+    code = "image = " + "transform(" * 60 + "x" + ")" * 60
+    line = {
+        "file": f"{'/deep' * 40}/data.py",
+        "line": 7,
+        "text": code,
+        "inside": "",
+        "stage": "getitem",
+        "share": 0.875,
+    }
+    shown = page.HtmlPage("unjam tune", "1")
+    page.profile(shown, {"transforms": [], "lines": [line], "looks": 8}, "1 worker")
+    text = shown.html("lines")
+    row = re.search(r"<tbody><tr>(.*?)</tr></tbody>", text)[1]
+    cells = re.findall(r"<td([^>]*)>(.*?)</td>", row)
+    assert [words for name, words in cells if "number" in name] == ["87.5%"]
+    assert [words for name, words in cells if code in words and "number" not in name] == [code]
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
+    assert re.search(r"td:not\(\.number\)\{[^}]*overflow-wrap:anywhere", style)
+    assert ".scroll{overflow-x:auto}" in style, "a table that is still too wide scrolls in its own box"
 
 
 # -- in a browser ----------------------------------------------------------------------------------------------------------

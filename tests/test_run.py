@@ -14,6 +14,7 @@ from support import python, start_python, wait_until
 from unjam.doctor.facts.run import LoaderRun, TimedBatch, Wait
 from unjam.doctor.rules.advice import slow_samples
 from unjam.doctor.run.settings import SITE, parse
+from unjam.units import duration
 
 HEAD = "import sys, os, time, torch\nfrom torch.utils.data import DataLoader, Dataset, IterableDataset\n"
 SQUARES = HEAD + (
@@ -142,7 +143,7 @@ def test_bad_input_has_clear_messages(tmp_path):
         (["--on-error", "sometimes"], "pass", "on_error should be one of"),
         (["--sample-timeout", "-1"], "pass", "sample_timeout should be"),
         (["--error-log", "no/such/folder/log"], "pass", "does not exist"),
-        (["--max-errors", "x"], "pass", "--max-errors does not take x"),
+        (["--max-errors", "x"], "pass", "--max-errors: 'x' is not a valid number"),
         (["--observe", "--on-error", "skip"], "pass", "--observe keeps torch's loader"),
     ):
         done = run(tmp_path, code, options=options)
@@ -242,7 +243,7 @@ def test_streams_subclasses_and_several_loaders_are_summarised(tmp_path):
     assert by_name["DataLoader"]["samples"] == 90
     assert by_name["Prefetcher"]["driver"] == "unjam"
     assert by_name["Own"]["driver"] == "torch"
-    assert "its class makes its own iterator" in done.stderr
+    assert "its class creates the iterator itself" in done.stderr
     assert by_name["Own"]["samples"] == 20
 
 
@@ -261,6 +262,86 @@ def test_loaders_with_the_same_seed_are_told_apart(tmp_path):
     assert done.returncode == 0, done.stderr
     assert [one["samples"] for one in told["loaders"]] == [56, 8]
     check_trace(trace, 64)
+
+
+ALIKE = HEAD + (
+    "class Photos(Dataset):\n"
+    "    def __init__(self, names):\n"
+    "        self.root, self.names = 'photos', names\n"
+    "    def __len__(self):\n"
+    "        return len(self.names)\n"
+    "    def __getitem__(self, i):\n"
+    "        text = open(os.path.join(self.root, self.names[i])).read()\n"
+    "        time.sleep(2 if text == '5' else 0.004)\n"
+    "        return torch.tensor(float(text))\n"
+    "def make(names):\n"
+    "    return DataLoader(Photos(names), batch_size=2, num_workers=1)\n"
+    "os.makedirs('photos', exist_ok=True)\n"
+    "for n in range(24):\n"
+    "    open(f'photos/{n}.txt', 'w').write(str(n))\n"
+    "names = [f'{n}.txt' for n in range(24)]\n"
+    "train = make(names[:16])\n"
+    "test = make(names[16:])\n"
+    "for batch in [*train, *test]: pass\n"
+    "first, second = make(names[:4]), make(names[4:])\n"
+    "for batch in [*first, *second, *first]: pass\n"
+)
+
+
+@pytest.mark.parametrize("options", [[], ["--observe"]], ids=["ours", "observed"])
+def test_loaders_of_one_class_are_told_apart_in_every_report(tmp_path, options):
+    page, trace = tmp_path / "run.html", tmp_path / "trace.json"
+    done, told = summary(tmp_path, ALIKE, options=["--html", page, "--trace", trace, *options])
+    labels = [
+        "DataLoader over Photos at train.py:13, called at train.py:18",
+        "DataLoader over Photos at train.py:13, called at train.py:19",
+        "DataLoader over Photos at train.py:13, called at train.py:21, loader 1",
+        "DataLoader over Photos at train.py:13, called at train.py:21, loader 2",
+    ]
+    assert [one["label"] for one in told["loaders"]] == labels, done.stderr
+    assert [one["samples"] for one in told["loaders"]] == [16, 8, 8, 20]
+    for label in labels:
+        assert f"  {label}: " in done.stderr
+        assert f">{label}</h2>" in page.read_text()
+        assert f'"{label}"' in trace.read_text()
+    file = os.path.join("photos", "5.txt")
+    [slow] = [one for one in told["loaders"][0]["slowest"] if one["seconds"] > 1]
+    assert (slow["sample"], slow["file"]) == ("5", file)
+    assert f"sample 5 in {file}" in done.stderr
+    assert file in page.read_text()
+
+
+def test_the_waiting_time_is_the_same_in_every_report(tmp_path):
+    page = tmp_path / "run.html"
+    code = SQUARES + "for batch in DataLoader(Squares(), batch_size=4, num_workers=2):\n    time.sleep(0.01)\n"
+    done, told = summary(tmp_path, code, options=["--html", page])
+    [loader] = told["loaders"]
+    assert f"    waited {duration(loader['waited'])}: " in done.stderr
+    assert loader["waited"] >= loader["started"] > 0
+    assert loader["waited"] == pytest.approx(told["waited"], abs=0.01)
+    assert sum(one["seconds"] for one in loader["waited_for"]) == pytest.approx(loader["waited"], abs=0.05)
+    assert f"training waited {duration(told['waited'])} " in done.stderr
+    assert f"training waited {duration(told['waited'])} " in page.read_text()
+
+
+@pytest.mark.static
+def test_a_duration_has_three_digits_and_a_unit():
+    known = {
+        0: "0 s", 2.5e-8: "25 ns", 1.234e-6: "1.23 µs", 0.059097: "59.1 ms", 0.99999: "1 s", 6.294: "6.29 s", 119.6: "120 s",
+        125: "2 min 5 s", 7500: "2 h 5 min",
+    }  # fmt: skip
+    assert {seconds: duration(seconds) for seconds in known} == known
+
+
+def test_torchs_warning_about_too_many_workers_appears_once(tmp_path):
+    code = SQUARES + (
+        "class Loader(DataLoader):\n"
+        "    def check_worker_number_rationality(self):\n"
+        "        import warnings\n"
+        "        warnings.warn('too many workers', stacklevel=2)\n"
+        "for batch in Loader(Squares(), batch_size=20, num_workers=2): pass\n"
+    )
+    assert run(tmp_path, code, options=["--quiet"]).stderr.count("too many workers") == 1
 
 
 SPAWNED = SQUARES + (

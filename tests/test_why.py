@@ -158,7 +158,7 @@ def test_a_stuck_unjam_worker_is_named_and_rescued(ours, tmp_path):
     again = why(worker["pid"], "--json", "-")
     assert json.loads(again.stdout)["findings"][0]["code"] == "UJ205"
     assert ours.poll() is None
-    assert "was ended" in why(ours.pid, "--rescue", "--yes").stderr
+    assert "was killed" in why(ours.pid, "--rescue", "--yes").stderr
     out, _ = ours.communicate(timeout=30)
     assert out.split() == [str(n) for n in range(24)], "every sample once, in order"
     assert ours.returncode == 0

@@ -55,15 +55,15 @@ _ProgramWords = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="PROGRAM [ARGUMENTS]...",
-        help="A script, a notebook, or package.module:thing (a DataLoader, a Dataset, a function). What follows is the program's own.",
+        help="A script, a notebook, or package.module:thing (a DataLoader, a Dataset, a function). Everything after it is passed to the program.",
         show_default=False,
     ),
 ]
 _Module = Annotated[
-    str, typer.Option("-m", "--module", metavar="MODULE", help="A module in place of a script, as python -m does.")
+    str, typer.Option("-m", "--module", metavar="MODULE", help="Run a module instead of a script, like python -m.")
 ]
-_Json = Annotated[Path | None, typer.Option(help="Write the result as JSON to this file; - for the terminal.")]
-_Html = Annotated[Path | None, typer.Option(help="Write one self-contained page.")]
+_Json = Annotated[Path | None, typer.Option(help="Write the result as JSON to this file; - means standard output.")]
+_Html = Annotated[Path | None, typer.Option(help="Write a self-contained HTML page.")]
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
@@ -82,20 +82,20 @@ def main(
 @app.command()
 def errors(
     log: Annotated[Path, typer.Argument(help="The file given as error_log=.")],
-    by: Annotated[str, typer.Option(help="One table only: cause, sample or worker.")] = "",
+    by: Annotated[str, typer.Option(help="Show only one table: cause, sample or worker.")] = "",
     json: _Json = None,
 ) -> None:
     """Group the failures in an error log: by cause, by sample, by worker."""
     from unjam.loader.failures import error_log as report  # noqa: PLC0415 - a command imports what it needs
 
     if by and by not in report.KINDS:
-        _stop(f"--by takes cause, sample or worker, not {by!r}")
+        _stop(f"--by: {by!r} is not cause, sample or worker")
     try:
         found = report.read(str(log))
     except OSError as error:
         _stop(f"{log} cannot be read: {error.strerror}")
     if found.strange and not found.incidents:
-        _stop(f"{log} is no error log: none of its {found.strange} lines is an incident")
+        _stop(f"{log} is not an error log: none of its {found.strange} lines is an incident")
     if json is not None:
         _write(json, report.dumps(found, __version__))
     if json is None or str(json) != "-":
@@ -106,17 +106,17 @@ def errors(
 @app.command()
 def replay(
     log: Annotated[Path, typer.Argument(help="The file given as error_log=.")],
-    line: Annotated[int, typer.Argument(help="A line of it, from 1; -1 for the last.")],
+    line: Annotated[int, typer.Argument(help="A line number in that file, starting at 1; -1 is the last line.")],
     target: Annotated[str, typer.Argument(help="The dataset: package.module:thing or file.py:thing.")],
-    pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where it fails.")] = False,  # noqa: FBT002
+    pdb: Annotated[bool, typer.Option("--pdb", help="Open the debugger where it fails.")] = False,  # noqa: FBT002
 ) -> None:
-    """Load a sample that failed again, here, with the random numbers that it had under rng="sample"."""
+    """Load a failed sample again in this process; with rng="sample", with the same random numbers."""
     from unjam.doctor import replay as again  # noqa: PLC0415 - a command imports what it needs
 
     try:
         incident = again.incident_at(str(log), line)
         if ":" not in target:
-            _stop(f"{target} names no object: write package.module:thing or file.py:thing")
+            _stop(f"{target} is not an object: write package.module:thing or file.py:thing")
         failed = again.replay(incident, again.dataset_of(target), typer.echo, debug=pdb)
     except OSError as error:
         _stop(f"{log} cannot be read: {error.strerror}")
@@ -130,7 +130,7 @@ def check(
     ctx: typer.Context,
     program: _ProgramWords = None,
     module: _Module = "",
-    budget: Annotated[float, typer.Option(help="Seconds for all trials together.")] = 60.0,
+    budget: Annotated[float, typer.Option(help="Seconds that all trials together may take.")] = 60.0,
     json: _Json = None,
     html: _Html = None,
     sarif: Annotated[Path | None, typer.Option(help="Write SARIF for code-review tools.")] = None,
@@ -138,18 +138,21 @@ def check(
         bool | None,
         typer.Option(
             "--watch/--no-watch",
-            help="Run the program as it is first, even where what it writes would last; or stop it at its first iter().",
+            help="Watch the program even if its file writes cannot be isolated; --no-watch stops it at its first iter(loader).",
             show_default=False,
         ),
     ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Edit the program where an edit is proven to help.")] = False,  # noqa: FBT002 - typer's way
     diff: Annotated[bool, typer.Option("--diff", help="Print what --fix would change.")] = False,  # noqa: FBT002 - as above
-    whole: Annotated[bool, typer.Option("--all", help="Watch the program to its end.")] = False,  # noqa: FBT002 - typer's way
+    whole: Annotated[bool, typer.Option("--all", help="Watch the program until it ends.")] = False,  # noqa: FBT002 - typer's way
     pool: Annotated[
-        str, typer.Option(help="Only try whether the loaders work there, with one worker: ray.", show_default=False)
+        str,
+        typer.Option(help="Only test whether the loaders work on this pool, with one worker: ray.", show_default=False),
     ] = "",
-    evidence: Annotated[Path | None, typer.Option(help="Write all facts as JSON, and a brief beside it.")] = None,
-    profile: Annotated[bool, typer.Option("--profile", help="Also: which line the time goes to.")] = False,  # noqa: FBT002
+    evidence: Annotated[
+        Path | None, typer.Option(help="Write all recorded facts as JSON, and a short summary beside it.")
+    ] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Also report which lines take the time.")] = False,  # noqa: FBT002
 ) -> None:
     """Find what is wrong with a program's data loading, and prove it."""
     from unjam.doctor.check.command import check as doctor  # noqa: PLC0415 - a command imports what it needs
@@ -158,7 +161,7 @@ def check(
 
     target, arguments = _target(program, module)
     if not budget > 0:
-        problem = f"--budget takes a number of seconds, not {budget:g}"
+        problem = f"--budget: {budget:g} is not a positive number of seconds"
         _write(json, machine.not_examined(target, problem, __version__))
         _stop(problem)
     _check_folders(json, html, sarif, evidence)
@@ -212,19 +215,22 @@ def tune(
     ctx: typer.Context,
     program: _ProgramWords = None,
     module: _Module = "",
-    budget: Annotated[float, typer.Option(help="Seconds for all settings together.")] = 60.0,
-    step_ms: Annotated[float | None, typer.Option(help="Milliseconds that a training step takes.")] = None,
-    steps: Annotated[int, typer.Option(help="Run the script itself for so many batches, to learn that time.")] = 0,
+    budget: Annotated[float, typer.Option(help="Seconds that all measurements together may take.")] = 60.0,
+    step_ms: Annotated[float | None, typer.Option(help="Duration of a training step in milliseconds.")] = None,
+    steps: Annotated[int, typer.Option(help="Measure the step time: run the script itself for this many batches.")] = 0,
     profile: Annotated[  # noqa: FBT002 - typer's way
-        bool, typer.Option("--profile", help="Which transform and which line the time goes to.")
+        bool, typer.Option("--profile", help="Report which transforms and lines take the time.")
     ] = False,
     pool: Annotated[
-        str, typer.Option(help="Compare the program as it is with this pool: ray, or ray:64.", show_default=False)
+        str,
+        typer.Option(
+            help="Compare the program's own workers with this pool: ray, or ray:64 for 64 workers.", show_default=False
+        ),
     ] = "",
     json: _Json = None,
     html: _Html = None,
 ) -> None:
-    """Find the cheapest setting of a program's loader that is enough."""
+    """Find the cheapest loader setting that is fast enough for a program."""
     from unjam.doctor.report import tune as report  # noqa: PLC0415 - as above
     from unjam.doctor.tune.command import CannotTune, TuneRequest, tune_result  # noqa: PLC0415 - a command imports what it needs
 
@@ -255,23 +261,22 @@ def tune(
 @app.command()
 def why(
     pid: Annotated[
-        int | None, typer.Argument(help="Any process of the stuck program; without one, the stuck one is looked for.")
+        int | None,
+        typer.Argument(help="Any process of the stuck program. Without it, unjam searches for the stuck program."),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Look for longer than the usual two.")] = 0.0,
+    seconds: Annotated[float, typer.Option(help="Observe for this many seconds; by default about two.")] = 0.0,
     json: _Json = None,
     html: _Html = None,
     dump: Annotated[
         Path | None,
-        typer.Option(
-            help="Keep all the evidence in this file, as JSON: stacks, command lines, values of local variables."
-        ),
+        typer.Option(help="Write all evidence to this file as JSON: stacks, command lines, values of local variables."),
     ] = None,
     rescue: Annotated[  # noqa: FBT002 - typer's way
-        bool, typer.Option("--rescue", help="End the one stuck worker of an unjam loader, which then recovers.")
+        bool, typer.Option("--rescue", help="Kill the stuck worker of an unjam loader; the loader then replaces it.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --rescue.")] = False,  # noqa: FBT002
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,  # noqa: FBT002
 ) -> None:
-    """Say why a running program is stuck, without touching it."""
+    """Explain why a running program is stuck, without touching it."""
     from unjam.doctor.report import machine, scene  # noqa: PLC0415 - as above
     from unjam.doctor.why import find  # noqa: PLC0415 - a command imports what it needs
 
@@ -284,9 +289,7 @@ def why(
     if diagnosis.scene is not None and dump is not None:
         _write(dump, machine.dumps({"schema": 1, "unjam": __version__, **scene.as_dict(diagnosis.scene)}))
         typer.echo(
-            printable_line(
-                f"{dump} holds the values of the program's variables: look through it before you give it away"
-            ),
+            printable_line(f"{dump} contains values of the program's variables: review it before you share it"),
             err=True,
         )
     if html is not None:
@@ -308,15 +311,15 @@ def run(
         typer.Argument(metavar="PROGRAM [ARGUMENTS]...", help="A script and its arguments.", show_default=False),
     ] = None,
     module: _Module = "",
-    observe: Annotated[bool, typer.Option("--observe", help="Keep torch's loader and only watch.")] = False,  # noqa: FBT002
-    auto: Annotated[bool, typer.Option("--auto", help="Choose the number of workers while it runs.")] = False,  # noqa: FBT002
+    observe: Annotated[bool, typer.Option("--observe", help="Keep torch's loader and only measure.")] = False,  # noqa: FBT002
+    auto: Annotated[bool, typer.Option("--auto", help="Adapt the number of workers while the program runs.")] = False,  # noqa: FBT002
     html: _Html = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto or chrome://tracing.")] = None,
     json: _Json = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No summary on the terminal.")] = False,  # noqa: FBT002
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print the summary.")] = False,  # noqa: FBT002
     **options: Any,
 ) -> None:
-    """Run an unmodified program on unjam's loader, and tell at the end how its data loading went."""
+    """Run an unmodified program on unjam's loader, and summarize its data loading at the end."""
     from unjam.doctor.run import launch  # noqa: PLC0415 - a command imports what it needs
 
     files = {
@@ -341,7 +344,7 @@ def site() -> None:
 
 @app.command()
 def env(json: _Json = None) -> None:
-    """Print what matters for data loading on this machine: limits, versions, start method. For bug reports."""
+    """Print what matters for data loading on this machine: limits, versions, start method. Attach it to bug reports."""
     from unjam.doctor.report import environment  # noqa: PLC0415 - as above
 
     found = environment.gather()
@@ -353,7 +356,7 @@ def env(json: _Json = None) -> None:
 
 @app.command()
 def rules() -> None:
-    """Every known cause."""
+    """List all rules, one for each known cause."""
     from unjam.doctor.rules import RULES  # noqa: PLC0415 - as above
 
     shown = console()
@@ -362,13 +365,13 @@ def rules() -> None:
 
 
 @app.command()
-def explain(code: Annotated[str, typer.Argument(help="UJ204, or the rule's name.")]) -> None:
-    """What a code means, why it happens, how to confirm it and how to fix it."""
+def explain(code: Annotated[str, typer.Argument(help="A code such as UJ204, or the rule's name.")]) -> None:
+    """Explain a rule: what it means, why it happens, how to confirm it and how to fix it."""
     from unjam.doctor.report import catalogue  # noqa: PLC0415 - as above
 
     found = catalogue.find(code)
     if found is None:
-        _stop(f"there is no rule {code}; `unjam rules` lists them")
+        _stop(f"there is no rule {code}; `unjam rules` lists all rules")
     console().print(catalogue.explanation(found), soft_wrap=True)
 
 
@@ -378,27 +381,27 @@ def _target(program: list[str] | None, module: str) -> tuple[str, list[str]]:
     if module:
         return module, words
     if not words:
-        _stop("name a script, a notebook, package.module:thing, or -m and a module")
+        _stop("give a script, a notebook, package.module:thing, or -m and a module")
     return words[0], words[1:]
 
 
 def _misplaced(ctx: typer.Context, arguments: list[str]) -> str:
-    """Return a hint if one of our options came after the program's name."""
+    """Return a hint if one of unjam's options came after the program's name."""
     ours = [word for word in arguments if word.partition("=")[0] in ctx.meta["own_flags"]]
-    return f"\n{ours[0]} went to the program; options of unjam come before the program's name" if ours else ""
+    return f"\n{ours[0]} was passed to the program; unjam's options must come before the program's name" if ours else ""
 
 
 def _choose(found: list[Family]) -> Family:
     """Return the only program, the one that the user names, or the only one that looks stuck."""
     if not found:
-        _stop("no Python program with data workers was found; name a process: unjam why PID")
+        _stop("found no Python program with data workers; give a process id: unjam why PID")
     if len(found) == 1:
         return found[0]
     said = console(stderr=True)
     for number, family in enumerate(found, 1):
         main = family.mains[0]
         said.print(
-            f"{number}. pid {main.pid}  {len(family.mains)} main, {len(family.workers)} workers, without CPU for "
+            f"{number}. pid {main.pid}  main processes: {len(family.mains)}, workers: {len(family.workers)}, idle for "
             f"{duration(family.rested)}  {main.line}",
             soft_wrap=True,
         )
@@ -408,7 +411,7 @@ def _choose(found: list[Family]) -> Family:
     # torch's idle workers wake up every five seconds: a program at rest for twice as long is stuck
     stuck = [family for family in found if family.rested > 10]
     if len(stuck) != 1:
-        _stop("several programs look like trainings; name a process: unjam why PID")
+        _stop("several programs look like training programs; give a process id: unjam why PID")
     return stuck[0]
 
 
@@ -419,11 +422,11 @@ def _rescue(diagnosis: Diagnosis, family: Family, *, asked: bool) -> None:
         worker = rescue.stuck_worker(diagnosis, family)
     except rescue.CannotRescue as error:
         _stop(str(error))
-    question = f"end {worker.name}? the loader starts another and makes its batches again"
+    question = f"kill {worker.name}? the loader then starts a replacement and loads its batches again"
     if asked and not typer.confirm(printable_line(question), err=True):
         worker.close()
         return
-    done = "was ended" if worker.end() else "had ended by itself"
+    done = "was killed" if worker.end() else "had already exited"
     typer.echo(printable_line(f"{worker.name} {done}"), err=True)
 
 

@@ -97,13 +97,13 @@ class Profile:
         rows = []
         whole = sum(one.own for one in self.transforms)
         if self.transforms:
-            rows.append("  transforms, by their own time:")
+            rows.append("  transforms, by the time spent in each itself:")
             rows += [
                 f"    {one.own / whole if whole else 0:>4.0%} {duration(one.own / one.count):>9} each  {one.name:<24} {one.path}"
                 for one in self.transforms[:10]
             ]
         if self.lines:
-            rows.append(f"  lines, in {self.looks} looks at working workers:")
+            rows.append(f"  lines, from {self.looks} stack samples of busy workers:")
             for one in self.lines[:8]:
                 inside = f"  in {one.inside}" if one.inside else ""
                 rows.append(f"    {one.share:>4.0%} {one.file}:{one.line} {one.function}: {one.text}{inside}")
@@ -173,7 +173,7 @@ class Copies:
         rate = self.bytes / self.seconds / 1e9 if self.seconds else 0.0
         return (
             f"  device: {self.batches:,} batches, {self.bytes / 1e9:.2f} GB at {rate:.1f} GB/s, {self.direct:.0%} without a copy on "
-            f"the host; {self.ready:,} were there when asked for, the training waited {duration(self.waited)}"
+            f"the host; {self.ready:,} were ready when requested, training waited {duration(self.waited)}"
         )
 
 
@@ -208,7 +208,7 @@ class Statistics:
     auto: what `num_workers="auto"` chose. profile: what `profile=True` measured.
     copies: what `device=` sent to an accelerator.
     nodes: with workers on a cluster, what each node did. does_not_pay: why workers on this machine would be faster; empty: they would not.
-    passed_over: samples of streams without `state_dict()` that were read again to go on where they were.
+    passed_over: samples of streams without `state_dict()` that were read again to resume at the same position.
     passing_over: the seconds that this took, of all workers together.
     rebuilt: why each worker rebuilds the dataset itself. Empty: the dataset is rebuilt once and
         workers are forked from that process, or the fork server starts no workers.
@@ -251,7 +251,7 @@ class Statistics:
     def __str__(self) -> str:
         lines = [
             f"samples {self.samples}, batches {self.batches}, epochs {self.epochs}, {_bytes(self.bytes)}; workers {self.workers}",
-            f"  failed {self.failed}: {self.skipped} skipped, {self.replaced} replaced, {self.retried} cured by a retry",
+            f"  failed {self.failed}: {self.skipped} skipped, {self.replaced} replaced, {self.retried} succeeded on retry",
             f"  workers restarted {self.restarts}",
             f"  {'':<8} {'p50':>9} {'p95':>9} {'p99':>9} {'longest':>9}   slowest",
         ]
@@ -264,13 +264,13 @@ class Statistics:
                     f"   {times.slowest}".rstrip()
                 )
         lines.append(
-            f"  waited {duration(self.waited.total)} in all; recycled memory {_bytes(self.arena_bytes)}, "
-            f"{_bytes(self.arena_held)} of it under batches in use"
+            f"  waited {duration(self.waited.total)} in total; recycled memory {_bytes(self.arena_bytes)}, "
+            f"{_bytes(self.arena_held)} of it in use by batches"
         )
         if self.stalls.batches:
             named = ", ".join(f"{one.index} ({duration(one.seconds)})" for one in self.slowest[:3])
             lines.append(
-                f"  {self.stalls.batches} batches waited {duration(self.stalls.seconds)} in all for a sample over "
+                f"  {self.stalls.batches} batches waited {duration(self.stalls.seconds)} in total for samples that took more than "
                 f"{duration(self.stalls.slow)}; the slowest: {named}"
             )
         if self.incidents:
@@ -283,10 +283,10 @@ class Statistics:
                 f"{duration(one.seconds)} of work"
             )
         if self.does_not_pay:
-            lines.append(f"  workers on the cluster do not pay: {self.does_not_pay}")
+            lines.append(f"  workers on the cluster do not pay off: {self.does_not_pay}")
         lines += [str(one) for one in (self.auto, self.copies, self.profile) if one is not None]
         if self.rebuilt:
-            lines.append(f"  each worker rebuilds the dataset for itself: {self.rebuilt}")
+            lines.append(f"  each worker rebuilds the dataset: {self.rebuilt}")
         return "\n".join(lines)
 
 

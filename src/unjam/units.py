@@ -1,6 +1,8 @@
-"""Formats durations for people; the same in every message, report and page."""
+"""Formats durations and paths for people; the same in every message, report and page."""
 
 from __future__ import annotations
+
+import os
 
 
 def duration(seconds: float | None) -> str:
@@ -16,3 +18,17 @@ def duration(seconds: float | None) -> str:
         if seconds >= 0.9995 * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns" if seconds > 0 else "0 s"
+
+
+def near(file: str) -> str:
+    """Return a path relative to the current folder, if the file is inside it."""
+    try:
+        relative = os.path.relpath(file)
+    except OSError:  # the current folder was removed
+        return file
+    return file if relative.startswith("..") else relative
+
+
+def with_file(sample: str, file: str) -> str:
+    """Return the name of a sample, with its file if that is known."""
+    return f"{sample} in {near(file)}" if file else sample

@@ -114,11 +114,12 @@ class WatchedLoader:
     place: Place | None
     epochs: list[WatchedEpoch] = field(default_factory=list)
     worker_pids: list[int] = field(default_factory=list)
+    distinction: str = ""  # what tells it apart from a loader with the same name
 
     @property
     def name(self) -> str:
         """A name for messages."""
-        at = self.made or self.place
+        at = ", ".join(filter(None, (str(self.made or self.place or ""), self.distinction)))
         return f"{self.description.kind} over {self.description.dataset}" + (f" ({at})" if at else "")
 
     @property

@@ -5,13 +5,16 @@ These are facts only. The rules give advice, the report writes the text.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.doctor.facts.trial import Place
+from unjam.units import with_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,23 @@ class LoaderRun:
     nodes: tuple[tuple[str, int, int, int], ...] = ()  # of a cluster: name, workers, batches, bytes
     does_not_pay: str = ""  # why workers on the cluster are not worthwhile
     cut: bool = False  # the oldest waits and batches were discarded
+    called_at: Place | None = None  # the line that called the function that created the loader
+    distinction: str = ""  # what tells it apart from a loader with the same name and place; see `with_distinctions`
+    files: Mapping[str, str] = field(default_factory=dict)  # sample -> its file, for the slowest samples
+
+    @property
+    def where(self) -> str:
+        """Return the line that created it, such as "train.py:23, loader 2"."""
+        return ", ".join(filter(None, (str(self.place or ""), self.distinction)))
+
+    @property
+    def label(self) -> str:
+        """Return a description that no other loader of the run has."""
+        return f"{self.name} at {self.where}" if self.place else ", ".join(filter(None, (self.name, self.distinction)))
+
+    def sample(self, index: str) -> str:
+        """Return the name of a sample, with its file if that is known."""
+        return with_file(index, self.files.get(index, ""))
 
     @property
     def step(self) -> float | None:
@@ -122,6 +142,21 @@ class LoaderRun:
     def lost(self) -> float:
         """Seconds that the training waited for this loader."""
         return self.started + self.waited
+
+
+def with_distinctions(loaders: Sequence[LoaderRun]) -> tuple[LoaderRun, ...]:
+    """Tell loaders with the same name and place apart: by the calling line, and by a number if that is the same too."""
+    alike = Counter((one.name, str(one.place)) for one in loaders)
+    same_call = Counter((one.name, str(one.place), str(one.called_at)) for one in loaders)
+    numbers: Counter[tuple[str, str, str]] = Counter()
+    found = []
+    for one in loaders:
+        key = one.name, str(one.place), str(one.called_at)
+        numbers[key] += 1
+        words = [f"called at {one.called_at}"] if one.called_at and same_call[key] < alike[key[:2]] else []
+        words += [f"loader {numbers[key]}"] if same_call[key] > 1 else []
+        found.append(dataclasses.replace(one, distinction=", ".join(words)))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from unjam.doctor.facts.run import LoaderRun, TimedCopy
@@ -46,14 +46,14 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One loader over time. slow: the slowest samples, each (name, seconds, worker)."""
+    """One loader over time. slow: the slowest samples as (name, seconds, worker, file)."""
 
     rows: tuple[str, ...]
     span: float
     bars: tuple[Bar, ...] = ()
     waits: tuple[tuple[float, float], ...] = ()
     series: tuple[Series, ...] = ()
-    slow: tuple[tuple[str, float, str], ...] = ()
+    slow: tuple[tuple[str, float, str, str], ...] = ()
     note: str = ""
 
 
@@ -95,13 +95,13 @@ def run_timeline(run: LoaderRun) -> Timeline | None:
     ]
     if not run.cut and run.made and run.workers:
         done = [((one.done - start) / 1e9, 1) for one in run.made] + [(at, -1) for at in got]
-        series.append(Series("Batches made and not yet taken", "batches", {"batches": running_total(done, span)}))
+        series.append(Series("Batches loaded and not yet used", "batches", {"batches": running_total(done, span)}))
     if run.copies:
         sent = [((one.done - start) / 1e9, one.nbytes / 1e9) for one in run.copies]
         series.append(Series("Copied to the device", "GB/s", {"GB/s": rate_over_time(sent, span)}))
     if run.memory:
         series.append(Series("Private memory per worker", "MB", _memory(run.memory, start)))
-    slow = [(bar.slow, bar.slow_seconds, _row_name(workers[bar.row])) for bar in bars if bar.slow]
+    slow = _slow_samples(bars, rows, run.files)
     return Timeline(
         (*rows, "training"),
         span,
@@ -109,7 +109,7 @@ def run_timeline(run: LoaderRun) -> Timeline | None:
         tuple(longest_waits(waits)),
         tuple(one for one in series if any(len(line) > 1 for line in one.lines.values())),
         tuple(_slowest(slow)),
-        "the oldest batches were forgotten" if run.cut else "",
+        "the oldest batches were dropped" if run.cut else "",
     )
 
 
@@ -147,7 +147,7 @@ def trial_timeline(trial: Trial) -> Timeline | None:
     for reading in trial.memory:
         memory.setdefault(_row_name(reading.worker), []).append((reading.at - start, reading.private / 1e6))
     series.append(Series("Private memory per worker", "MB", {name: thin_out(line) for name, line in memory.items()}))
-    slow = [(one.index, one.seconds, _row_name(one.worker)) for one in samples]
+    slow = [(one.index, one.seconds, _row_name(one.worker), one.file) for one in samples]
     return Timeline(
         (*map(_row_name, workers), "consumer"),
         span,
@@ -183,12 +183,19 @@ def measurement_timeline(one: Measurement) -> Timeline | None:
     done = sorted((bar.start + bar.fetch + bar.collate, float(bar.samples)) for bar in bars)
     series = (Series("Samples made", "samples/s", {"samples/s": rate_over_time(done, span)}),)
     return Timeline(
-        rows, span, tuple(merge_bars(bars, len(workers), span)), (), series, tuple(_slowest(_slow_samples(bars, rows)))
+        rows,
+        span,
+        tuple(merge_bars(bars, len(workers), span)),
+        (),
+        series,
+        tuple(_slowest(_slow_samples(bars, rows, one.files))),
     )
 
 
-def _slow_samples(bars: Iterable[Bar], rows: Sequence[str]) -> list[tuple[str, float, str]]:
-    return [(bar.slow, bar.slow_seconds, rows[bar.row]) for bar in bars if bar.slow]
+def _slow_samples(
+    bars: Iterable[Bar], rows: Sequence[str], files: Mapping[str, str]
+) -> list[tuple[str, float, str, str]]:
+    return [(bar.slow, bar.slow_seconds, rows[bar.row], files.get(bar.slow, "")) for bar in bars if bar.slow]
 
 
 # -- merging ---------------------------------------------------------------------------------------
@@ -269,7 +276,7 @@ def _memory(readings: Iterable[tuple[int, int, int]], start: int) -> dict[str, l
     return {name: thin_out(line) for name, line in found.items()}
 
 
-def _slowest(samples: list[tuple[str, float, str]]) -> list[tuple[str, float, str]]:
+def _slowest(samples: list[tuple[str, float, str, str]]) -> list[tuple[str, float, str, str]]:
     return sorted(samples, key=lambda one: -one[1])[:MOST_SLOW]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
@@ -33,13 +33,17 @@ def place_of(frames: tuple[Frame, ...]) -> Place | None:
     return None
 
 
-def users_place(frame: FrameType | None) -> Place | None:
-    """Return the innermost line of user code at or above this frame."""
+def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frames of user code at or above this frame, the innermost first."""
     while frame is not None:
         if is_users(frame.f_code.co_filename):
-            return Place(frame.f_code.co_filename, frame.f_lineno)
+            yield frame
         frame = frame.f_back
-    return None
+
+
+def users_place(frame: FrameType | None) -> Place | None:
+    """Return the innermost line of user code at or above this frame."""
+    return next((Place(one.f_code.co_filename, one.f_lineno) for one in users_frames(frame)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +86,18 @@ class Plan:
             (self.in_place, "in the program's own process"),
             (bool(self.threads), _count(self.threads, "native thread")),
             (bool(self.prefetch), f"prefetch_factor={self.prefetch}"),
-            (bool(self.release), f"{', '.join(self.release)} released before the start"),
+            (bool(self.release), f"{', '.join(self.release)} released before workers start"),
             (bool(self.unlock), f"without waiting for {', '.join(self.unlock)}"),
-            (self.reopen, "every worker with its own file descriptors"),
-            (self.reseed, "every worker with its own seeds"),
-            (self.shard, "every worker takes only its share"),
+            (self.reopen, "own file descriptors in every worker"),
+            (self.reseed, "own seeds in every worker"),
+            (self.shard, "only its own share in every worker"),
             (self.whole, "drop_last=False"),
             (bool(self.pack), f"{', '.join(self.pack)} in one shared buffer"),
-            (self.keep, "keeping every batch"),
-            (self.idle, "a slow consumer"),
+            (self.keep, "every batch kept"),
+            (self.idle, "slow consumer"),
             (self.persistent, "persistent_workers=True"),
             (self.plain, "without worker_init_fn"),
-            (self.tolerant, "skipping bad samples"),
+            (self.tolerant, "failing samples skipped"),
             (self.measured, "timed"),
         ):
             if on:
@@ -135,6 +139,7 @@ class Sample:
     unseeded: bool = False  # loaded without the doctor's seeds, so not comparable
     swallowed: str = ""  # "ValueError at data.py:12, caught at data.py:15"
     cpu_seconds: float = 0.0
+    file: str = ""  # of a slow sample, if the dataset holds its path
 
 
 @dataclass(frozen=True, slots=True)

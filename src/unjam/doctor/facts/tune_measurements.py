@@ -31,7 +31,7 @@ class TuneSetting:
             if self.prefetch != 2:
                 words.append(f"prefetch {self.prefetch}")
             if self.threads != 1 and self.driver == "unjam":
-                words.append(f"{self.threads} threads each" if self.threads else "threads left alone")
+                words.append(f"{self.threads} threads each" if self.threads else "threads not limited")
         return ", ".join(words)
 
     def changed(self, **changes: Any) -> TuneSetting:
@@ -73,6 +73,7 @@ class Measurement:
     slowest: tuple[tuple[str, float], ...] = ()
     profile: Mapping[str, Any] | None = None
     timeline: tuple[tuple[int, float, float, float, int, str, float, str], ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)  # sample -> its file, for the slowest samples
 
     @property
     def fine(self) -> bool:

@@ -34,7 +34,7 @@ def seed_per_worker(edit: SourceEdit, line: int) -> None:
         "manual_seed": "torch.Generator().manual_seed(torch.initial_seed())",
     }
     if name not in makes:
-        raise CannotEdit(f"{name} is no generator that this can seed")
+        raise CannotEdit(f"{name} is not a generator that can be seeded automatically")
     edit.replace(call, f"unjam.per_worker(lambda: {makes[name]})")
     edit.add_import("import torch")
     edit.add_import("import unjam")
@@ -72,7 +72,7 @@ def add_main_guard(edit: SourceEdit, line: int) -> None:
         raise CannotEdit("the loader is not used at the top of the file")
     after = edit.tree.body[edit.tree.body.index(top) :]
     if any(isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)) for node in after):
-        raise CannotEdit("functions or classes follow, which workers must be able to import")
+        raise CannotEdit("the statement is followed by functions or classes that workers must be able to import")
     edit.indent_from(top, 'if __name__ == "__main__":')
 
 
@@ -85,7 +85,7 @@ def raise_again(edit: SourceEdit, line: int) -> None:
             for one in rest:
                 edit.replace(one, "pass")
             return
-    raise CannotEdit(f"line {line} is no except")
+    raise CannotEdit(f"line {line} is not an except clause")
 
 
 def copy_yielded_list(edit: SourceEdit, class_name: str) -> None:
@@ -96,7 +96,7 @@ def copy_yielded_list(edit: SourceEdit, class_name: str) -> None:
         if isinstance(node, ast.Yield) and isinstance(node.value, (ast.Name, ast.Attribute))
     ]
     if not found:
-        raise CannotEdit(f"{class_name} yields no list by its name")
+        raise CannotEdit(f"{class_name} does not yield a named list")
     for one in found:
         edit.replace(one, f"list({edit.source(one)})")
 
@@ -108,7 +108,7 @@ def copy_returned(edit: SourceEdit, class_name: str, attribute: str) -> None:
         if isinstance(node, (ast.Return, ast.Yield)) and node.value is not None:
             found += [one for one in _reads(node.value, attribute) if not _is_called(edit, one)]
     if not found:
-        raise CannotEdit(f"{class_name} returns no {attribute}")
+        raise CannotEdit(f"{class_name} does not return {attribute}")
     for one in found:
         edit.replace(one, f"copy.deepcopy({edit.source(one)})")
     edit.add_import("import copy")
@@ -126,7 +126,7 @@ def copy_held(edit: SourceEdit, class_name: str, attribute: str) -> None:
         and not _in_init(edit, node)
     ]
     if not found:
-        raise CannotEdit(f"{class_name} takes nothing from {attribute} by an index")
+        raise CannotEdit(f"{class_name} does not index {attribute}")
     for one in found:
         edit.replace(one, f"copy.deepcopy({edit.source(one)})")
     edit.add_import("import copy")
@@ -136,12 +136,12 @@ def call_set_epoch(edit: SourceEdit, line: int) -> None:
     """Call set_epoch of the loader's sampler at the top of the loop over epochs."""
     inner = next((n for n in edit.walk() if isinstance(n, ast.For) and n.lineno == line), None)
     if inner is None:
-        raise CannotEdit(f"line {line} is no loop over a loader")
+        raise CannotEdit(f"line {line} is not a loop over a loader")
     loader = inner.iter
     while isinstance(loader, ast.Call) and loader.args:  # enumerate(loader), tqdm(loader)
         loader = loader.args[0]
     if not isinstance(loader, (ast.Name, ast.Attribute)):
-        raise CannotEdit("the loader has no name there")
+        raise CannotEdit("the loader is not a named variable there")
     outer = next((n for n in edit.above(inner) if isinstance(n, ast.For) and isinstance(n.target, ast.Name)), None)
     if outer is None or not isinstance(outer.target, ast.Name):
         raise CannotEdit("the loop over epochs is in another function")
@@ -160,7 +160,7 @@ def shard_stream(edit: SourceEdit, class_name: str) -> None:
         raise CannotEdit(f"{class_name} has no __iter__")
     begin = edit.source(method).partition("\n")[0]
     if "def __iter__(" not in begin:
-        raise CannotEdit("__iter__ is written in an unusual way")
+        raise CannotEdit("__iter__ has an unusual signature")
     edit.replace(method, edit.source(method).replace("def __iter__(", "def _whole(", 1))
     edit.insert_after(
         method,
@@ -198,7 +198,7 @@ def name_lambda(edit: SourceEdit, line: int) -> None:
     used = {n.id for n in ast.walk(inner.body) if isinstance(n, ast.Name)}
     known = given | set(dir(builtins)) | _top_names(edit)
     if used - known:
-        raise CannotEdit(f"the lambda uses {', '.join(sorted(used - known))} of the function around it")
+        raise CannotEdit(f"the lambda uses {', '.join(sorted(used - known))} of the enclosing function")
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
     base = getattr(target, "attr", None) or getattr(target, "id", None) or "function"
     name = f"_{base.strip('_')}"
@@ -223,7 +223,7 @@ def use_unjam(edit: SourceEdit) -> None:
             names = ", ".join(one.name + (f" as {one.asname}" if one.asname else "") for one in rest)
             edit.replace(node, f"from {node.module} import {names}\n{edit.indent(node)}{own}" if rest else own)
             return
-    raise CannotEdit("the file does not import DataLoader by its name")
+    raise CannotEdit("the file does not import DataLoader by name")
 
 
 # -- parts -----------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def _loader_call(edit: SourceEdit, line: int) -> ast.Call:
         if isinstance(node, ast.Call) and call_name(node) in _LOADERS and node.lineno <= line <= (node.end_lineno or 0)
     ]
     if len(found) != 1:
-        raise CannotEdit(f"line {line} makes {len(found)} loaders")
+        raise CannotEdit(f"line {line} creates {len(found)} loaders")
     return found[0]
 
 

@@ -34,7 +34,7 @@ def proposals(finding: Finding, cases: list[Case], changed: dict[str, str]) -> I
             yield f"{words}: the lock may protect {protected}, which all workers would then use at the same time"
             return
         if place is None or not os.path.isfile(place.file) or not is_users(place.file):
-            yield f"{words}: there is no line of the program to change"
+            yield f"{words}: no line of the program to change is known"
             continue
         try:
             original = changed.get(place.file) or _text(place.file)
@@ -44,7 +44,7 @@ def proposals(finding: Finding, cases: list[Case], changed: dict[str, str]) -> I
         except (CannotEdit, OSError, UnicodeDecodeError) as error:
             yield f"{words}: {error}"
     if not known:
-        yield f"{finding.rule.code} needs a decision that only you can take"
+        yield f"{finding.rule.code} has no automatic edit: the fix needs your decision"
 
 
 def _text(path: str) -> str:

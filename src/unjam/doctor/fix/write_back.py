@@ -1,4 +1,4 @@
-"""Writes an edited program back, without losing what somebody saved in the meantime.
+"""Writes an edited program back, without losing what another process saved in the meantime.
 
 A file keeps its owner, mode, attributes, hard links and line endings. The text before the edit stays
 in `FILE.orig`, unless git has it.
@@ -120,7 +120,7 @@ def _back_up(one: Edited) -> str:
             file.write(one.before)
             os.fchmod(file.fileno(), stat.S_IMODE(os.stat(one.path).st_mode))
         return path
-    raise CannotWrite(f"{one.path} is not edited: there are a hundred backups of it already")
+    raise CannotWrite(f"{one.path} is not edited: it already has a hundred backups")
 
 
 def _is_in_git(one: Edited) -> bool:

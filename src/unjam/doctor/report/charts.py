@@ -60,7 +60,7 @@ def ladder(tuned: Tuned) -> str:
     def y(rate: float) -> float:
         return tall - rate / top * (tall - 14)
 
-    parts = [_open(tall + 40, "samples a second over the number of workers")]
+    parts = [_open(tall + 40, "samples per second by number of workers")]
     for part in (0, 0.25, 0.5, 0.75, 1):
         at = y(top / 1.05 * part)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH}" y1="{at:.1f}" y2="{at:.1f}"/>')
@@ -74,9 +74,7 @@ def ladder(tuned: Tuned) -> str:
     if tuned.needed:
         at = y(tuned.needed)
         parts.append(f'<line class="need" x1="{LEFT}" x2="{WIDTH}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(
-            f'<text x="{WIDTH}" y="{at - 5:.1f}" text-anchor="end">the training takes {tuned.needed:,.0f}</text>'
-        )
+        parts.append(f'<text x="{WIDTH}" y="{at - 5:.1f}" text-anchor="end">training needs {tuned.needed:,.0f}</text>')
     for setting, rate in known.items():
         low, high = tune_result.spread(setting)
         center, kind = x(setting.workers), "c1" if setting.driver == "torch" else "c0"
@@ -92,7 +90,7 @@ def ladder(tuned: Tuned) -> str:
         )
     key = (
         '<span class="key" style="background:var(--fetch)"></span>unjam<span class="key" style="background:var(--collate)">'
-        '</span>torch<span class="key" style="background:var(--ok)"></span>the choice'
+        '</span>torch<span class="key" style="background:var(--ok)"></span>recommended'
     )
     return "".join([*parts, "</svg>", f"<figcaption>{key}</figcaption>"])
 

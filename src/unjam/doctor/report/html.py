@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from html import escape
 
+from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.timeline import trial_timeline
 from unjam.doctor.report import catalogue, scene
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.page import Cell, HtmlPage, profile, table
-from unjam.doctor.report.text import loader_line, near, verdict
+from unjam.doctor.report.text import loader_line, verdict
 from unjam.doctor.rules import BY_CODE
 from unjam.doctor.rules.rule import Finding
-from unjam.units import duration
+from unjam.units import duration, near
 
 
 def render(diagnosis: Diagnosis, version: str) -> str:
@@ -26,15 +27,20 @@ def render(diagnosis: Diagnosis, version: str) -> str:
     for case in diagnosis.cases:
         trial = case.as_is or case.alone
         if trial is not None:
-            page.picture(trial_timeline(trial), str(trial.plan))
+            page.picture(trial_timeline(trial), f"{_name(case)}, {trial.plan}")
     for one in diagnosis.measured:
-        profile(page, one)
+        profile(page, one.profile, str(one.setting))
     page.environment(_environment(diagnosis))
     return page.html(
         scene.verdict(diagnosis) if diagnosis.scene else verdict(diagnosis),
         f'<p class="soft">unjam {command} {escape(diagnosis.target)}</p>',
         *(f'<p class="soft">{escape(loader_line(case))}</p>' for case in diagnosis.cases),
     )
+
+
+def _name(case: Case) -> str:
+    at = f" at {case.loader.made_at}" if case.loader.made_at else ""
+    return f"{case.loader.kind} over {case.loader.dataset}{at}"
 
 
 def _finding(finding: Finding) -> str:
@@ -80,11 +86,19 @@ def _trials(page: HtmlPage, diagnosis: Diagnosis) -> None:
         return
     page.heading("What was tried")
     rows: list[list[Cell]] = [
-        [(row.changed, None), (row.outcome, None), (duration(row.seconds), row.seconds)] for row in diagnosis.trials
+        [
+            (_name(diagnosis.cases[row.loader]), None),
+            (row.changed, None),
+            (row.outcome, None),
+            (duration(row.seconds), row.seconds),
+        ]
+        for row in diagnosis.trials
     ]
-    page.add(table(("changed", "what happened", "took"), rows))
+    page.add(table(("loader", "tried", "what happened", "took"), rows))
     if diagnosis.untried:
-        page.add(f'<p class="soft">no time left for: {escape("; ".join(diagnosis.untried))}</p>')
+        page.add(
+            f'<p class="soft">not tried for lack of time: {escape("; ".join(diagnosis.untried))} (raise --budget)</p>'
+        )
 
 
 def _environment(diagnosis: Diagnosis) -> dict[str, str]:

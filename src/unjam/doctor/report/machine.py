@@ -9,8 +9,9 @@ from typing import Any
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.proof import Severity
 from unjam.doctor.report.diagnosis import SCHEMA, Diagnosis
-from unjam.doctor.report.text import loader_line, near
+from unjam.doctor.report.text import loader_line
 from unjam.doctor.rules import RULES
+from unjam.units import near
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 

@@ -7,6 +7,7 @@ sorts tables. Its data is one block of JSON, escaped so that no text in it can e
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from html import escape
 from importlib import resources
 from typing import Any
@@ -16,9 +17,9 @@ from unjam.doctor.report import tune
 from unjam.doctor.report.charts import WIDTH, ladder, line_chart
 from unjam.doctor.rules.tuning import Tuned
 from unjam.system.printable import printable
-from unjam.units import duration
+from unjam.units import duration, near
 
-HINT = "point at a bar, or focus the picture: arrows choose, + and − zoom, 0 shows all"
+HINT = "point at a bar, or focus the chart: arrow keys select, + and − zoom, 0 shows all"
 
 
 class HtmlPage:
@@ -58,7 +59,7 @@ class HtmlPage:
                 f'<figure data-chart="{number}" class="chart">{svg}<figcaption aria-live="polite">{escape(series.unit)}'
                 f"{_keys(list(series.lines))}</figcaption></figure>",
             )
-        self.slow(picture.slow)
+        self._slow(picture.slow, words)
 
     def _timeline(self, picture: Timeline) -> None:
         number = len(self._data["timelines"])
@@ -111,13 +112,18 @@ class HtmlPage:
             f'<figcaption aria-live="polite">{HINT}</figcaption></figure>',
         )
 
-    def slow(self, samples: tuple[tuple[str, float, str], ...]) -> None:
-        """Append the table of the slowest samples."""
+    def _slow(self, samples: tuple[tuple[str, float, str, str], ...], words: str) -> None:
         if len(samples) < 2:
             return
-        self.heading("Slowest samples")
-        rows = [[(index, None), (who, None), (duration(seconds), seconds)] for index, seconds, who in samples]
-        self.add(table(("sample", "made by", "time"), rows, sortable=True))
+        self.heading(f"Slowest samples: {words}")
+        rows: list[list[Cell]] = [
+            [(index, None), (near(file) if file else "", None), (worker, None), (duration(seconds), seconds)]
+            for index, seconds, worker, file in samples
+        ]
+        if not any(file for *_, file in samples):
+            rows = [[row[0], *row[2:]] for row in rows]
+        head = ("sample", "file", "loaded by", "time") if len(rows[0]) == 4 else ("sample", "loaded by", "time")
+        self.add(table(head, rows, sortable=True))
 
     def environment(self, known: dict[str, str]) -> None:
         """Append the table of the environment."""
@@ -192,7 +198,7 @@ def of_tune(tuned: Tuned, version: str, title: str) -> str:
     tune_result = tuned.tune_result
     page = HtmlPage(title, version)
     settings = tune_result.settings()
-    page.heading("The ladder")
+    page.heading("Throughput by number of workers")
     page.add(f"<figure>{ladder(tuned)}</figure>")
     head = ("", "setting", "samples/s", "spread", "first batch", "between epochs", "processors", "memory", "failures")
     rows = []
@@ -211,7 +217,9 @@ def of_tune(tuned: Tuned, version: str, title: str) -> str:
             f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in reason.evidence)}</ul>"
             f'<span class="word">{reason.confidence.value}</span></section>'
         )
-    profile(page, tune.profiled(tune_result))
+    shown = tune.profiled(tune_result)
+    if shown is not None:
+        profile(page, shown.profile, str(shown.setting))
     choice = tuned.choice
     if choice is not None:
         shown = next((one for one in tune_result.of(choice) if one.timeline), None)
@@ -228,7 +236,11 @@ def of_tune(tuned: Tuned, version: str, title: str) -> str:
         }
     )
     notes = "".join(f'<p class="soft">{escape(note)}</p>' for note in tuned.notes)
-    code = f'<section class="card ok"><h3>to paste</h3><pre>{escape(tuned.code)}</pre></section>' if tuned.code else ""
+    code = (
+        f'<section class="card ok"><h3>Code to paste</h3><pre>{escape(tuned.code)}</pre></section>'
+        if tuned.code
+        else ""
+    )
     return page.html(tune.verdict(tuned), f'<p class="soft">{escape(title)}</p>', notes, code)
 
 
@@ -244,21 +256,20 @@ def _stack(tuned: Tuned) -> str:
         for at, (_, seconds) in enumerate(tuned.parts)
     ]
     return f'<div class="stack" role="img" aria-label="parts of a sample">{parts}</div>' + table(
-        ("", "of a worker", ""), rows
+        ("", "time of a worker", ""), rows
     )
 
 
-def profile(page: HtmlPage, one: Any) -> None:
-    """Append the transforms and lines of a profile, if the measurement or loader has one."""
-    found = getattr(one, "profile", None)
+def profile(page: HtmlPage, found: Mapping[str, Any] | None, words: str) -> None:
+    """Append the transforms and lines of a profile. `words`: what was profiled."""
     if not found:
         return
     if found["transforms"]:
-        page.heading("Transforms")
+        page.heading(f"Transforms: {words}")
         whole = sum(each["own"] for each in found["transforms"]) or 1.0
         page.add(
             table(
-                ("transform", "where", "calls", "each", "own time"),
+                ("transform", "attribute", "calls", "each", "own time"),
                 [
                     [
                         (each["name"], None),
@@ -273,22 +284,23 @@ def profile(page: HtmlPage, one: Any) -> None:
             )
         )
     if found["lines"]:
-        page.heading("Lines")
+        page.heading(f"Lines: {words}")
         page.add(
+            '<p class="soft">share of the stack samples of busy workers</p>',
             table(
-                ("line", "code", "inside", "stage", "of the looks"),
+                ("of the time", "line", "code", "inside", "stage"),
                 [
                     [
-                        (f"{each['file']}:{each['line']}", None),
+                        (f"{each['share']:.1%}", each["share"]),
+                        (f"{near(each['file'])}:{each['line']}", None),
                         (each["text"], None),
                         (each["inside"], None),
                         (each["stage"], None),
-                        (f"{each['share']:.0%}", each["share"]),
                     ]
                     for each in found["lines"][:20]
                 ],
                 sortable=True,
-            )
+            ),
         )
 
 

@@ -15,7 +15,7 @@ def show_repair(
     for code, words, proven, refused in mended:
         if proven:
             console.print(
-                f"[bold green]{code}[/bold green]: {escape(words)}: proven, the finding is gone with the edit"
+                f"[bold green]{code}[/bold green]: {escape(words)}: proven: the finding disappears with the edit"
             )
         else:
             console.print(f"[bold]{code}[/bold]: not edited")
@@ -25,8 +25,8 @@ def show_repair(
         colour = "green" if line.startswith("+") else "red" if line.startswith("-") else "dim"
         console.print(f"[{colour}]{escape(line)}[/{colour}]", soft_wrap=True)
     if patch:
-        console.print("[bold]written[/bold]" if written else "[bold]not written: --fix writes it[/bold]")
+        console.print("[bold]written[/bold]" if written else "[bold]not written; --fix writes it[/bold]")
         for path in backups:
-            console.print(f"the text before the edit is in {escape(path)}", soft_wrap=True)
+            console.print(f"the original text is in {escape(path)}", soft_wrap=True)
     else:
         console.print("[bold]nothing to edit[/bold]")

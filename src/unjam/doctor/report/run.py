@@ -11,7 +11,7 @@ from unjam.doctor.facts.timeline import run_timeline
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.report.page import Cell, HtmlPage, profile, table
 from unjam.doctor.report.profile import profile_lines
-from unjam.doctor.rules.advice import Advice, Fault, Judged, longest_waits
+from unjam.doctor.rules.advice import Advice, Judged, WaitCause, longest_waits
 from unjam.units import duration
 
 SCHEMA = 1
@@ -23,41 +23,40 @@ def text(judged: Judged) -> str:
     who = f"unjam, rank {run.rank}" if run.rank else "unjam"
     share = run.lost / run.seconds if run.seconds else 0.0
     lines = [
-        f"-- {who}: {duration(run.seconds)}, of which the training waited {duration(run.lost)} ({share:.0%}) for data --"
+        f"-- {who}: {duration(run.seconds)}, of which training waited {duration(run.lost)} ({share:.0%}) for data --"
     ]
-    for loader, faults in judged.faults:
+    for loader, causes in judged.loaders:
         if loader.batches or loader.failures:
-            lines += _loader(loader, faults)
+            lines += _loader(loader, causes)
             lines += [f"    {line}" for line in profile_lines(loader.profile)]
     if any(loader.aside for loader in run.loaders):
-        lines.append("  helper threads take the batches; how long the training waited for them is not known")
+        lines.append("  helper threads take the batches; how long training waited for these threads is unknown")
     if run.ended:
         lines.append(f"  the program ended with {run.ended}")
     if judged.advice:
         lines.append("  what would help most:")
         lines += [f"    {number}. {_change(advice)}" for number, advice in enumerate(judged.advice, 1)]
     elif share < 0.1 and not run.ended and not any(loader.aside for loader in run.loaders):
-        lines.append("  the data loading does not hold this training")
+        lines.append("  data loading is not the bottleneck")
     return "\n".join(lines)
 
 
 def _change(advice: Advice) -> str:
-    saved = f", up to {duration(advice.saves)} less" if advice.saves >= 0.05 else ""
+    saved = f"; saves up to {duration(advice.saves)}" if advice.saves >= 0.05 else ""
     more = f" [{advice.code}]" if advice.code else ""
     return f"{advice.words}{saved}{more}"
 
 
-def _loader(loader: LoaderRun, faults: tuple[Fault, ...]) -> list[str]:
-    place = f" at {loader.place}" if loader.place else ""
+def _loader(loader: LoaderRun, causes: tuple[WaitCause, ...]) -> list[str]:
     how = count(loader.workers, "worker") if loader.workers else "no workers"
     watched = f"; torch's own iterator, {loader.note}" if loader.driver == "torch" else ""
     done = f"{count(loader.samples, 'sample')} in {count(loader.batches, 'batch', 'batches')}, {count(loader.epochs, 'epoch')}"
-    lines = [f"  {loader.name}{place}: {done}, {how}{watched}"]
-    if faults:
+    lines = [f"  {loader.label}: {done}, {how}{watched}"]
+    if causes:
         who = "a helper thread waited" if loader.aside else "waited"
         lines.append(
             f"    {who} {duration(loader.lost)}: "
-            + ", ".join(f"{duration(fault.seconds)} {fault.words}" for fault in faults[:4])
+            + "; ".join(f"{duration(cause.seconds)} {cause.words}" for cause in causes[:4])
         )
     if loader.auto:
         lines.append(f"    auto: {loader.auto}")
@@ -67,7 +66,7 @@ def _loader(loader: LoaderRun, faults: tuple[Fault, ...]) -> list[str]:
         sent = f", {size / 1e6:,.1f} MB over the network" if size else ""
         lines.append(f"    node {name}: {count(workers, 'worker')}, {count(batches, 'batch', 'batches')}{sent}")
     if loader.does_not_pay:
-        lines.append(f"    workers on the cluster do not pay: {loader.does_not_pay}")
+        lines.append(f"    workers on the cluster do not pay off: {loader.does_not_pay}")
     if loader.failed or loader.failures:
         words = [
             f"{failure.count} {failure.words}" + (f" ({_samples(failure.samples)})" if failure.samples else "")
@@ -99,6 +98,7 @@ def as_json(judged: Judged, version: str) -> str:
             "ended": run.ended,
             "loaders": [
                 {
+                    "label": loader.label,
                     "name": loader.name,
                     "file": loader.place.file if loader.place else None,
                     "line": loader.place.line if loader.place else None,
@@ -112,10 +112,14 @@ def as_json(judged: Judged, version: str) -> str:
                     "restarts": loader.restarts,
                     "started": round(loader.started, 4),
                     "own_starts": [round(one, 4) for one in loader.own_starts],
-                    "waited": round(loader.waited, 4),
+                    "waited": round(loader.lost, 4),
                     "trained": round(loader.trained, 4),
                     "step": loader.step,
-                    "faults": [{"seconds": round(fault.seconds, 4), "for": fault.words} for fault in faults],
+                    "waited_for": [{"seconds": round(one.seconds, 4), "cause": one.words} for one in causes],
+                    "slowest": [
+                        {"sample": sample, "seconds": round(seconds, 4), "worker": worker, "file": file}
+                        for sample, seconds, worker, file in _slowest(loader)
+                    ],
                     "failures": [
                         {"count": one.count, "what": one.words, "samples": one.samples, "decision": one.decision}
                         for one in loader.failures
@@ -130,12 +134,17 @@ def as_json(judged: Judged, version: str) -> str:
                     "does_not_pay": loader.does_not_pay,
                     "profile": loader.profile,
                 }
-                for loader, faults in judged.faults
+                for loader, causes in judged.loaders
             ],
             "advice": [{"change": one.words, "saves": round(one.saves, 3), "code": one.code} for one in judged.advice],
         },
         indent=2,
     )
+
+
+def _slowest(loader: LoaderRun) -> tuple[tuple[str, float, str, str], ...]:
+    picture = run_timeline(loader)
+    return picture.slow if picture is not None else ()
 
 
 def page(judged: Judged, version: str) -> str:
@@ -146,36 +155,39 @@ def page(judged: Judged, version: str) -> str:
     if judged.advice:
         found.heading("What would help most")
         found.add(f"<ol>{''.join(f'<li>{escape(_change(one))}</li>' for one in judged.advice)}</ol>")
-    for loader, faults in judged.faults:
-        _section(found, loader, faults)
-    found.environment({"command": run.command, "processors": str(run.cpus), "ended": run.ended or "well"})
+    for loader, causes in judged.loaders:
+        _section(found, loader, causes)
+    found.environment({"command": run.command, "processors": str(run.cpus), "ended with": run.ended or "no error"})
     ended = f'<section class="card error"><h3>ended with {escape(run.ended)}</h3></section>' if run.ended else ""
     rank = f", rank {run.rank}" if run.rank else ""
     return found.html(
-        f"{duration(run.seconds)}, of which the training waited {duration(run.lost)} for data",
+        f"{duration(run.seconds)}, of which training waited {duration(run.lost)} for data",
         f'<p class="soft"><code>{escape(run.command)}</code>{rank}</p>',
         ended,
-        "" if judged.advice else "<p>Nothing to change.</p>",
+        "" if judged.advice else "<p>No change would save much time.</p>",
     )
 
 
-def _section(found: HtmlPage, loader: LoaderRun, faults: tuple[Fault, ...]) -> None:
-    found.heading(loader.name)
+def _section(found: HtmlPage, loader: LoaderRun, causes: tuple[WaitCause, ...]) -> None:
+    found.heading(loader.label)
     found.add(*(f"<p>{escape(line.strip())}</p>" for line in _loader(loader, ())))
-    if faults:
-        rows: list[list[Cell]] = [[(one.words, None), (f"{duration(one.seconds)}", one.seconds)] for one in faults]
-        found.add("<h3>what it waited for</h3>", table(("", "seconds"), rows))
+    if causes:
+        rows: list[list[Cell]] = [[(one.words, None), (duration(one.seconds), one.seconds)] for one in causes]
+        found.add("<h3>What training waited for</h3>", table(("waited", "time"), rows))
     if loader.failures:
         cells: list[list[Cell]] = [
             [(str(one.count), float(one.count)), (one.words, None), (one.samples, None), (one.decision, None)]
             for one in loader.failures
         ]
-        found.add("<h3>failures</h3>", table(("count", "what", "samples", "decision"), cells, sortable=True))
-    profile(found, loader)
-    found.picture(run_timeline(loader), loader.name)
+        found.add("<h3>Failures</h3>", table(("count", "failure", "samples", "handled by"), cells, sortable=True))
+    profile(found, loader.profile, loader.label)
+    found.picture(run_timeline(loader), loader.label)
+    start = min((one.asked for one in loader.waits), default=0)
     waits: list[list[Cell]] = [
-        [(f"batch asked for at {duration(one.asked / 1e9)}", None), (f"{duration(one.seconds)}", one.seconds)]
+        [(f"at {duration((one.asked - start) / 1e9)}", None), (duration(one.seconds), one.seconds)]
         for one in longest_waits(loader)
     ]
     if waits:
-        found.add(f"<details><summary>longest waits</summary>{table(('', 'waited'), waits)}</details>")
+        found.add(
+            f"<details><summary>Longest waits</summary>{table(('after the first request', 'waited'), waits)}</details>"
+        )

@@ -14,13 +14,13 @@ from unjam.doctor.mechanisms.scenes import waited
 from unjam.doctor.mechanisms.trials import count, size
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.terminal import escape
-from unjam.doctor.report.text import near, show_finding
-from unjam.units import duration
+from unjam.doctor.report.text import show_finding
+from unjam.units import duration, near
 
 _STAGES = {
     "start": "starts", "init": "in worker_init_fn", "made": "in iter(dataset)", "idle": "idle: waits for work",
     "collate": "in the collate function", "send": "sends a batch", "end": "ends", "task": "works",
-    "waits": "waits for a batch", "starting": "starts its workers", "stopping": "ends its workers",
+    "waits": "waits for a batch", "starting": "starts its workers", "stopping": "stops its workers",
 }  # fmt: skip
 _MOST_ROWS = 32
 _MANY = 8
@@ -37,7 +37,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     if scene.refused:
         console.print(f"[yellow]stacks cannot be read: {escape(scene.refused)}[/yellow]")
         if scene.remedy:
-            console.print(f"[yellow]what would allow it: {escape(scene.remedy)}[/yellow]")
+            console.print(f"[yellow]to allow it: {escape(scene.remedy)}[/yellow]")
         console.print()
     for finding in diagnosis.findings:
         show_finding(finding, console)
@@ -63,18 +63,18 @@ def verdict(diagnosis: Diagnosis) -> str:
         return f"{diagnosis.findings[0].title} {took}"
     main = scene.mains[0] if scene.mains else None
     if main is None or not main.threads:
-        return f"nothing to see {took}"
+        return f"no Python process to examine {took}"
     place = main.thread.place
     where = f" at {quoted(place)}" if place else ""
     if scene.refused:
-        return f"nothing is seen to be stuck, as far as /proc tells {took}"
+        return f"nothing appears to be stuck, as far as /proc shows {took}"
     if main.thread.computes:
         gpu = "; a wait for a GPU looks the same from outside" if main.gpu else ""
         return f"not frozen: the main process computes{where}{gpu} {took}"
     if main.thread.waiting.kind == "sleep":
         left = f", {duration(main.thread.waiting.limit)} left" if main.thread.waiting.limit is not None else ""
         return f"not frozen: the main process sleeps{where}{left} {took}"
-    return f"not frozen, as far as can be seen: the main process {doing_words(main)}{where} {took}"
+    return f"apparently not frozen: the main process {doing_words(main)}{where} {took}"
 
 
 def _table(scene: Scene) -> Table:
@@ -95,7 +95,7 @@ def _table(scene: Scene) -> Table:
             size(one.rss),
         )
     if hidden:
-        table.add_row("", f"  {hidden} more", "idle: wait for work", "", "", "", "")
+        table.add_row("", f"  {hidden} more", "idle: waiting for work", "", "", "", "")
     if len(shown) > _MOST_ROWS:
         table.add_row("", f"  {len(shown) - _MOST_ROWS} more", "", "", "", "", "")
     return table
@@ -124,14 +124,14 @@ def _limits(scene: Scene) -> str:
     """Return the limits of the machine, and what is left of them."""
     words = [f"{count(scene.cpus, 'processor')}"]
     if scene.memory_left is not None:
-        words.append(f"memory left {size(scene.memory_left)}")
+        words.append(f"{size(scene.memory_left)} of memory available")
     if scene.shm[1]:
         words.append(f"/dev/shm {size(scene.shm[0])} free of {size(scene.shm[1])}")
     most = max(scene.processes, key=lambda one: one.open_files / max(one.most_files, 1), default=None)
     if most is not None and most.most_files:
         words.append(f"descriptors {most.open_files} of {most.most_files:,}")
     if scene.kills:
-        words.append(f"killed for memory so far: {scene.kills}")
+        words.append(f"processes killed for memory: {scene.kills}")
     return "; ".join(words)
 
 

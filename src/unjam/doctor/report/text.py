@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import os
-
 from rich.console import Console
 from rich.table import Table
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts
+from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import Severity
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.profile import profile_lines
 from unjam.doctor.report.terminal import escape
 from unjam.doctor.rules.rule import Finding
-from unjam.units import duration
+from unjam.units import duration, near
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:
-    """Print the findings, the worst first; then the trials."""
-    for case in diagnosis.cases:
-        console.print(f"[dim]{escape(loader_line(case))}[/dim]")
+    """Print the findings, the most severe first; then the trials."""
+    several = len(diagnosis.cases) > 1
+    for number, case in enumerate(diagnosis.cases, 1):
+        console.print(f"[dim]{f'loader {number}: ' if several else ''}{escape(loader_line(case))}[/dim]")
     if diagnosis.watched is not None:
         console.print(f"[dim]{escape(watched_line(diagnosis.watched))}[/dim]")
     console.print()
@@ -40,33 +40,32 @@ def loader_line(case: Case) -> str:
     loader = case.loader
     made = f", made at {loader.made_at}" if loader.made_at else ""
     length = f"{loader.length:,} samples" if loader.length is not None else "a stream"
-    workers = f"{loader.num_workers} worker" + ("s" if loader.num_workers != 1 else "")
     by = "" if loader.start_method == "unjam" else f" by {loader.start_method}"
-    how = f"{workers}{by}" if loader.num_workers else "no workers"
+    how = f"{count(loader.num_workers, 'worker')}{by}" if loader.num_workers else "no workers"
     kind = f"unjam.{loader.kind}" if loader.driver == "unjam" and loader.kind == "DataLoader" else loader.kind
     return f"{kind} over {loader.dataset} ({length}), batch_size={loader.batch_size}, {how}{made}"
 
 
 def watched_line(watched: ProgramFacts) -> str:
     """Return what was seen of the program as it ran, in one line."""
-    how = {"ended": "to its end", "failed": "until it failed", "frozen": "until it froze"}.get(watched.outcome, "")
+    how = {"ended": "until it ended", "failed": "until it failed", "frozen": "until it froze"}.get(watched.outcome, "")
     loaders = len(watched.loaders)
     epochs = sum(len(one.epochs) for one in watched.loaders)
     many = f", {len(watched.processes)} processes" if len(watched.processes) > 1 else ""
     kept = "; what it wrote is kept" if watched.files_kept else ""
-    seen = f"{loaders} loader{'' if loaders == 1 else 's'}, {epochs} epoch{'' if epochs == 1 else 's'}"
+    seen = f"{count(loaders, 'loader')}, {count(epochs, 'epoch')}"
     return f"watched {how or 'for a while'} ({duration(watched.seconds)}{many}): {seen}{kept}"
 
 
 def verdict(diagnosis: Diagnosis) -> str:
     """Return the conclusion as one line."""
     serious, notes = len(diagnosis.serious), len(diagnosis.findings) - len(diagnosis.serious)
-    also = f"; {notes} {'note' if notes == 1 else 'notes'}" if notes else ""
+    also = f"; {count(notes, 'note')}" if notes else ""
     stopped = ", stopped early" if diagnosis.stopped else ""
     if not diagnosis.cases and diagnosis.watched is None:
         return f"nothing was examined{stopped}"
     if serious:
-        return f"{serious} {'problem' if serious == 1 else 'problems'} found{also} ({duration(diagnosis.seconds)}{stopped})"
+        return f"{count(serious, 'problem')} found{also} ({duration(diagnosis.seconds)}{stopped})"
     failed = _failed_elsewhere(diagnosis.watched)
     return f"{failed}nothing found{' in its loaders' if failed else ''}{also} ({duration(diagnosis.seconds)}{stopped})"
 
@@ -81,12 +80,6 @@ def _failed_elsewhere(watched: ProgramFacts | None) -> str:
     message = last.message.strip().splitlines()
     what = f"{last.type_name}: {message[0]}" if message else last.type_name
     return f"the program failed: {what}{f' at {near(last.place.file)}:{last.place.line}' if last.place else ''}; "
-
-
-def near(file: str) -> str:
-    """Return a path relative to the current folder, if the file is inside it."""
-    relative = os.path.relpath(file)
-    return file if relative.startswith("..") else relative
 
 
 def show_finding(finding: Finding, console: Console) -> None:
@@ -112,15 +105,21 @@ def _tried(diagnosis: Diagnosis, console: Console) -> None:
     if not diagnosis.trials:
         return
     table = Table(box=None, pad_edge=False, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
+    several = len(diagnosis.cases) > 1
+    if several:
+        table.add_column("loader", justify="right")
     table.add_column("tried", overflow="fold")
     table.add_column("what happened", overflow="fold")
     table.add_column("took", justify="right")
     for row in diagnosis.trials:
-        table.add_row(escape(row.changed), escape(row.outcome), duration(row.seconds))
+        cells = escape(row.changed), escape(row.outcome), duration(row.seconds)
+        table.add_row(*([str(row.loader + 1)] if several else []), *cells)
     console.print(table)
     if diagnosis.watched is None:
-        console.print("[dim]not watched: what the program does after its first iter(loader) is not seen[/dim]")
+        console.print("[dim]not watched: the program was stopped at its first iter(loader)[/dim]")
     if diagnosis.environment.get("files"):
         console.print(f"[dim]{escape(diagnosis.environment['files'])}[/dim]")
     if diagnosis.untried:
-        console.print(f"[dim]no time left for: {escape('; '.join(diagnosis.untried[:4]))}; a larger --budget has[/dim]")
+        console.print(
+            f"[dim]not tried for lack of time: {escape('; '.join(diagnosis.untried[:4]))} (raise --budget)[/dim]"
+        )

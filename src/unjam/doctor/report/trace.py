@@ -16,7 +16,7 @@ MOST_EVENTS = 1_000_000
 
 
 def chrome(run: RunFacts, version: str) -> str:
-    """Return the trace in the JSON object format: complete events, in microseconds."""
+    """Return the trace in the JSON object format. As the format requires, `ts` and `dur` are microseconds."""
     moments = [wait.asked for one in run.loaders for wait in one.waits]
     moments += [made.begun for one in run.loaders for made in one.made]
     moments += [copy.begun for one in run.loaders for copy in one.copies]
@@ -38,8 +38,7 @@ def chrome(run: RunFacts, version: str) -> str:
 
 def _loader(loader: LoaderRun, number: int, run: RunFacts, start: int) -> Iterator[dict[str, Any]]:
     process = run.pid * 100 + number
-    name = f"{loader.name} ({loader.place})" if loader.place else loader.name
-    yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name}}
+    yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": loader.label}}
     yield {"ph": "M", "name": "thread_name", "pid": process, "tid": 0, "args": {"name": "training"}}
     last = 0
     for at, wait in enumerate(loader.waits):
@@ -63,13 +62,15 @@ def _loader(loader: LoaderRun, number: int, run: RunFacts, start: int) -> Iterat
         track = max(workers, default=0) + 3
         yield {"ph": "M", "name": "thread_name", "pid": process, "tid": track, "args": {"name": "to the device"}}
     for one in loader.copies:
-        yield _slice("copy", process, track, one.begun, one.done, start, bytes=one.nbytes, waited_ms=one.waited / 1e6)
+        yield _slice(
+            "copy", process, track, one.begun, one.done, start, bytes=one.nbytes, waited_seconds=one.waited / 1e9
+        )
 
 
 def _batch(made: TimedBatch, process: int, start: int) -> Iterator[dict[str, Any]]:
     thread = made.worker + 2
     yield _slice("batch", process, thread, made.begun, made.done, start, samples=made.samples, slowest=made.slowest)
-    yield _slice("fetch", process, thread, made.begun, made.collated, start, longest_ms=made.longest / 1e6)
+    yield _slice("fetch", process, thread, made.begun, made.collated, start, longest_seconds=made.longest / 1e9)
     before = made.begun
     for stamp in made.stamps:
         yield _slice("sample", process, thread, before, stamp, start)

@@ -24,13 +24,13 @@ def verdict(tuned: Tuned) -> str:
     """Return the recommendation as one line."""
     tune_result, choice = tuned.tune_result, tuned.choice
     if choice is None:
-        return "no setting came through"
+        return "no setting worked"
     rate = f"{tune_result.rate(choice):,.0f} samples/s"
     if tuned.needed is None:
-        return f"{choice}: {rate}, the cheapest of those that are nearly the fastest"
+        return f"{choice}: {rate}, the cheapest of the nearly fastest settings"
     if tuned.enough:
-        return f"{choice}: {rate}, and the training takes {tuned.needed:,.0f}: enough, and the cheapest that is"
-    return f"the data stays the bottleneck: {choice} gives {rate}, and the training could take {tuned.needed:,.0f}"
+        return f"{choice}: {rate}, training needs {tuned.needed:,.0f}: fast enough, and the cheapest such setting"
+    return f"data loading remains the bottleneck with {choice}: {rate}, training could use {tuned.needed:,.0f}"
 
 
 def show(tuned: Tuned, console: Console) -> None:
@@ -48,7 +48,7 @@ def show(tuned: Tuned, console: Console) -> None:
     if tuned.parts:
         whole = sum(seconds for _, seconds in tuned.parts)
         words = ", ".join(f"{name} {duration(seconds)} ({seconds / whole:.0%})" for name, seconds in tuned.parts)
-        console.print(f"\na sample takes {duration(whole)} of a worker: {words}", soft_wrap=True)
+        console.print(f"\na worker needs {duration(whole)} for a sample: {words}", soft_wrap=True)
     for reason in tuned.stops:
         console.print(f"{escape(reason.title)} ({reason.confidence.value})", soft_wrap=True)
         for line in reason.evidence:
@@ -59,7 +59,7 @@ def show(tuned: Tuned, console: Console) -> None:
     for note in tuned.notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
     if tune_result.stopped:
-        console.print("note: stopped before its time; this is the best so far")
+        console.print("note: stopped early; this is the best setting so far")
     if tuned.code:
         console.print(f"\n{escape(tuned.code)}", soft_wrap=True)
 
@@ -123,7 +123,7 @@ def bars(tuned: Tuned) -> list[str]:
     if tuned.needed:
         at = int(tuned.needed / most * BAR)
         lines.append(
-            f"{'the training takes':<{width}} {' ' * max(0, at - 1)}│{'':<{max(0, BAR - at)}} {tuned.needed:>9,.0f}"
+            f"{'training needs':<{width}} {' ' * max(0, at - 1)}│{'':<{max(0, BAR - at)}} {tuned.needed:>9,.0f}"
         )
     return lines
 
@@ -198,4 +198,4 @@ def _setting(setting: TuneSetting | None) -> dict[str, Any] | None:
 
 def others(loaders: int) -> str:
     """Return a note about the loaders that were not tuned."""
-    return f"{count(loaders - 1, 'other loader')} of this program {'was' if loaders == 2 else 'were'} not looked at"
+    return f"{count(loaders - 1, 'other loader')} of this program {'was' if loaders == 2 else 'were'} not tuned"

@@ -21,8 +21,8 @@ _OUTLIER = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """Seconds that the training waited, and the cause in words."""
+class WaitCause:
+    """How long training waited, and for what."""
 
     seconds: float
     words: str
@@ -39,25 +39,25 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A run with its faults and the advice."""
+    """A run, what training waited for with each loader, and the advice."""
 
     run: RunFacts
-    faults: tuple[tuple[LoaderRun, tuple[Fault, ...]], ...]
+    loaders: tuple[tuple[LoaderRun, tuple[WaitCause, ...]], ...]
     advice: tuple[Advice, ...]
 
 
 def advise(run: RunFacts) -> Judged:
-    """Collect the faults of every loader, and the three changes that would help most."""
-    # the training does not lose the time that a helper thread waits
+    """Say what training waited for with every loader, and the three changes that would help most."""
+    # training does not lose the time that a helper thread waits
     found = [advice for loader in run.loaders if not loader.aside for advice in _advice(loader, run)]
     worth = [
         one for one in found if one.saves >= max(_WORTH_SECONDS, _WORTH_SHARE * run.seconds) or one.code == "UJ306"
     ]
     best = sorted(worth, key=lambda one: -one.saves)[:3]
-    return Judged(run, tuple((one, tuple(faults(one))) for one in run.loaders), tuple(best))
+    return Judged(run, tuple((one, tuple(wait_causes(one))) for one in run.loaders), tuple(best))
 
 
-def faults(loader: LoaderRun) -> list[Fault]:
+def wait_causes(loader: LoaderRun) -> list[WaitCause]:
     """Split the waiting time by cause, the longest first."""
     outliers = list(slow_samples(loader))
     by_sample = min(sum(seconds for seconds, _, _ in outliers), loader.waited)
@@ -66,23 +66,23 @@ def faults(loader: LoaderRun) -> list[Fault]:
     work = loader.sampling + loader.collating + loader.packing
     own = min(sum(loader.own_starts), loader.started)
     found = [
-        Fault(loader.started - own, "starting: " + count(loader.epochs, "epoch")),
-        Fault(own, "unjam's own start: " + count(len(loader.own_starts), "set") + " of workers"),
+        WaitCause(loader.started - own, f"until the first batch ({count(loader.epochs, 'epoch')})"),
+        WaitCause(own, f"for unjam's own startup ({count(len(loader.own_starts), 'set')} of workers)"),
     ]
     if outliers:
-        names = ", ".join(list(dict.fromkeys(sample for _, sample, _ in sorted(outliers, reverse=True)))[:3])
-        found.append(Fault(by_sample, f"slow samples: {names}"))
+        slowest = list(dict.fromkeys(sample for _, sample, _ in sorted(outliers, reverse=True)))[:3]
+        found.append(WaitCause(by_sample, f"for slow samples: {', '.join(map(loader.sample, slowest))}"))
     if loader.overdue:
         names = ", ".join(list(dict.fromkeys(sample for sample, _ in loader.overdue))[:3])
-        found.append(Fault(by_time, f"samples over their time: {names}"))
+        found.append(WaitCause(by_time, f"for timed-out samples: {names}"))
     if work > 0:
         found += [
-            Fault(rest * loader.sampling / work, "loading samples"),
-            Fault(rest * loader.collating / work, "collating"),
-            Fault(rest * loader.packing / work, "packing batches"),
+            WaitCause(rest * loader.sampling / work, "for loading samples"),
+            WaitCause(rest * loader.collating / work, "for collating"),
+            WaitCause(rest * loader.packing / work, "for packing batches"),
         ]
     elif rest:
-        found.append(Fault(rest, "waiting for batches"))
+        found.append(WaitCause(rest, "for batches"))
     return sorted((one for one in found if one.seconds >= 0.01), key=lambda one: -one.seconds)
 
 
@@ -109,17 +109,17 @@ def slow_samples(loader: LoaderRun) -> Iterator[tuple[float, str, float]]:
 
 
 def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
-    at = f" ({loader.place})" if loader.place else ""
+    at = f" ({loader.where})" if loader.where else ""
     again = loader.starts[1:]
     # one line may create two loaders (training, validation) that live for many epochs; only if
     # there are no more epochs than loaders, each epoch made a new loader
     anew = loader.loaders > 1 and loader.epochs <= loader.loaders
     if loader.workers and again and (anew or not loader.persistent):
-        first = "the loader made once, before the loop, with " if anew else ""
+        first = "create the loader once, before the loop, with" if anew else "set"
         own = sum(loader.own_starts[1:]) / len(again)
-        ours = f", {duration(own)} of it for unjam itself" if own >= 0.05 else ""
+        ours = f", of which unjam itself took {duration(own)}" if own >= 0.05 else ""
         yield Advice(
-            f"{first}persistent_workers=True{at}: each epoch after the first waited {duration(sum(again) / len(again))} to begin{ours}",
+            f"{first} persistent_workers=True{at}: each epoch after the first took {duration(sum(again) / len(again))} to start{ours}",
             sum(again),
             "UJ604",
         )
@@ -127,7 +127,7 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
     if outliers:
         _, sample, took = outliers[0]
         yield Advice(
-            f"look at sample {sample}{at}: it took {duration(took)}; {count(len(outliers), 'such sample')} held the training",
+            f"examine sample {loader.sample(sample)}{at}: it took {duration(took)}; training waited for {count(len(outliers), 'such sample')}",
             sum(one for one, _, _ in outliers),
             "UJ603",
         )
@@ -136,7 +136,9 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
         # workers load while the model trains, so at most the training time can hide loading time
         hidden = min(loader.waited, loader.trained) if loader.trained else 0.0
         yield Advice(
-            f"num_workers={min(run.cpus, 4)}{at}: loading happened while the training stood still", hidden, "UJ606"
+            f"set num_workers={min(run.cpus, 4)}{at}: without workers, training waits while each batch is loaded",
+            hidden,
+            "UJ606",
         )
     elif loader.workers and work > 0:
         steady = max(0.0, loader.waited - sum(one for one, _, _ in outliers) - sum(one for _, one in loader.overdue))
@@ -144,30 +146,30 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
         if able > loader.workers:
             saved = steady * (1 - loader.workers / able)
             yield Advice(
-                f"num_workers={able}{at}: {loader.workers} could not keep up, and {run.cpus} processors are there",
+                f"set num_workers={able}{at}: {count(loader.workers, 'worker')} could not keep up, and there are {run.cpus} processors",
                 saved,
                 "UJ606",
             )
         if loader.collating > 0.4 * work:
             yield Advice(
-                f"a cheaper collate function{at}: it takes {loader.collating / work:.0%} of the workers' time",
+                f"make the collate function cheaper{at}: it takes {loader.collating / work:.0%} of the workers' time",
                 steady * loader.collating / work,
             )
         elif loader.packing > 0.4 * work:
             yield Advice(
-                f"smaller batches of bytes{at}: packing takes {loader.packing / work:.0%} of the workers' time; convert later "
-                "(uint8 instead of float32)",
+                f"make batches smaller in bytes{at}: packing takes {loader.packing / work:.0%} of the workers' time; convert "
+                "later (uint8 instead of float32)",
                 steady * loader.packing / work,
             )
         elif able <= loader.workers:
             yield Advice(
-                f"cheaper samples{at}: {count(loader.workers, 'worker')} could not keep up on {count(run.cpus, 'processor')}; if the samples wait "
-                "more than they compute, more workers",
+                f"make samples cheaper{at}: {count(loader.workers, 'worker')} could not keep up on {count(run.cpus, 'processor')}; "
+                "if they mostly wait for I/O, add workers",
                 steady * loader.sampling / work,
             )
     for failure in loader.failures[:1]:
         if loader.failed:
-            yield Advice(f"repair what fails{at}: {failure.words} (sample {failure.samples})", 0.0, "UJ306")
+            yield Advice(f"fix what fails{at}: {failure.words} (sample {failure.samples})", 0.0, "UJ306")
 
 
 def longest_waits(loader: LoaderRun, most: int = 5) -> list[Wait]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from unjam.doctor.facts.tune_measurements import Measurement, TuneResult, TuneSetting
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, SUGGESTED, Confidence, Ground, prove
-from unjam.units import duration
+from unjam.units import duration, with_file
 
 # a setting with at least this share of the best rate counts as equally good
 AS_GOOD = 0.95
@@ -42,7 +42,7 @@ class TuneReason:
     @property
     def title(self) -> str:
         """The reason as one line that can stand alone."""
-        return self.words if self.untried else f"more workers stop helping: {self.words}"
+        return self.words if self.untried else f"adding workers stops helping: {self.words}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def judge(tune_result: TuneResult) -> Tuned:
     if choice is not None and fastest is not None:
         notes = tuple(_notes(tune_result, good, choice, fastest))
     else:
-        notes = ("no setting came through",)
+        notes = ("no setting worked",)
     persistent = choice is not None and _should_persist(tune_result, choice)
     return Tuned(tune_result, choice, fastest, enough, needed, tuple(_parts(tune_result)), stops, persistent, notes)
 
@@ -186,13 +186,13 @@ def _why_scaling_stops(tune_result: TuneResult, good: dict[TuneSetting, float]) 
         top = by_workers[-1] if by_workers else None
         if top is not None and top.workers >= tune_result.most:
             words = f"more than {count(tune_result.most, 'worker')} were not tried: {tune_result.because}"
-            return [TuneReason(words, AGREES, ("the last step still gained",), untried=True)]
+            return [TuneReason(words, AGREES, ("the last increase still helped",), untried=True)]
         return []
     before = by_workers[by_workers.index(last) - 1]
     here, there = tune_result.last(before), tune_result.last(last)
     gain = f"{count(last.workers, 'worker')}: {good[last] / good[before]:.2f} times as fast as {before.workers}"
     found = [reason for reason in _causes(tune_result, here, there, gain) if reason is not None]
-    return found or [TuneReason("no cause could be seen", SUGGESTED, (gain,))]
+    return found or [TuneReason("the cause is unknown", SUGGESTED, (gain,))]
 
 
 def _causes(tune_result: TuneResult, here: Measurement, there: Measurement, gain: str) -> list[TuneReason | None]:
@@ -222,7 +222,7 @@ def _causes(tune_result: TuneResult, here: Measurement, there: Measurement, gain
         TuneReason(
             f"samples wait for {waits_for[kind]}",
             AGREES,
-            (gain, took, f"{share:.0%} of the looks at workers found that"),
+            (gain, took, f"{share:.0%} of the observations of workers"),
         )
         if waits
         else None,
@@ -230,7 +230,7 @@ def _causes(tune_result: TuneResult, here: Measurement, there: Measurement, gain
         if not full and not waits and slower > 1.5 and per_sample < 1.3
         else None,
         TuneReason(
-            "the memory's speed, or processors that share a core",
+            "memory bandwidth, or processors that share a core",
             SUGGESTED,
             (gain, f"a sample needs {per_sample:.1f} times the processor time"),
         )
@@ -244,9 +244,9 @@ def _causes(tune_result: TuneResult, here: Measurement, there: Measurement, gain
         if there.main_cpu > 0.85
         else None,
         TuneReason(
-            "a few slow samples hold everybody up",
+            "a few slow samples delay all others",
             AGREES,
-            (gain, f"{there.stalled:.0%} of the time went into waiting for one; the slowest: {_named(there)}"),
+            (gain, f"{there.stalled:.0%} of the time was spent waiting for one; the slowest: {_named(there)}"),
         )
         if there.stalled > 0.2
         else None,
@@ -259,14 +259,14 @@ def _notes(
     notes = []
     now = good.get(tune_result.as_is, 0.0)
     if now and choice != tune_result.as_is:
-        notes.append(f"{good[choice] / now:.2f} times as fast as it is now ({tune_result.as_is})")
+        notes.append(f"{good[choice] / now:.2f} times as fast as the current setting ({tune_result.as_is})")
     elif choice == tune_result.as_is and len(good) > 2:
-        notes.append("it is as it should be")
+        notes.append("the current setting is already the best measured")
     if tune_result.cut:
-        notes.append("the time was over before the ladder was: a larger --budget goes on")
+        notes.append("not all numbers of workers were tried for lack of time (raise --budget)")
     if choice != fastest and good[choice] < good[fastest] * AS_GOOD:
         notes.append(
-            f"{fastest} would be {good[fastest] / good[choice]:.2f} times as fast, which the training does not need"
+            f"{fastest} would be {good[fastest] / good[choice]:.2f} times as fast, but training does not need that"
         )
     twin = next((r for r in good if r.driver == "torch" and r.workers == choice.workers and choice.workers), None)
     if choice.driver == "unjam" and twin is not None:
@@ -291,4 +291,6 @@ def _cpu_each(one: Measurement) -> float:
 
 
 def _named(one: Measurement) -> str:
-    return ", ".join(f"{index} ({duration(seconds)})" for index, seconds in one.slowest[:3])
+    return ", ".join(
+        f"{with_file(index, one.files.get(index, ''))} ({duration(seconds)})" for index, seconds in one.slowest[:3]
+    )

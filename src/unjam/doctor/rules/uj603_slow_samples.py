@@ -27,7 +27,7 @@ from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
-from unjam.units import duration
+from unjam.units import duration, with_file
 
 RULE = Rule("UJ603", "slow-samples", Severity.WARNING)
 
@@ -61,7 +61,7 @@ def detect(case: Case) -> Finding | None:
         f"{duration(slow[0].seconds)} against {duration(usual)}",
         f"sample {names(s.index for s in slow)}",
         (
-            "slowest: " + ", ".join(f"{s.index} ({duration(s.seconds)})" for s in slow[:5]),
+            "slowest: " + "; ".join(f"{with_file(s.index, s.file)} ({duration(s.seconds)})" for s in slow[:5]),
             f"median: {duration(usual)}",
             *(("slow again in workers",) if both else ()),
         ),

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from unjam.doctor.facts.run import RunFacts
+from unjam.doctor.facts.run import RunFacts, with_distinctions
 from unjam.doctor.run.records import RunRecords, words_of
 from unjam.doctor.run.settings import Settings
 from unjam.system import limits
@@ -52,7 +52,7 @@ def gather(records: RunRecords, settings: Settings) -> RunFacts:
     return RunFacts(
         settings.command or " ".join(masked_words(sys.argv)),
         time.monotonic() - records.began,
-        tuple(one.facts() for one in records.all if one.iterators),
+        with_distinctions([one.facts() for one in records.all if one.iterators]),
         words_of(error) if error is not None else "",
         rank_in(os.environ),
         os.getpid(),

@@ -43,7 +43,7 @@ def install(
         uninstall()
     if begin.has_begun():
         file, line = calling_place()
-        text = "this program runs under `unjam run`, whose options hold; unjam.install() changes nothing"
+        text = "this program runs under `unjam run`, so unjam.install() has no effect"
         warnings.warn_explicit(text, UnjamWarning, file, line)
         return
     settings = Settings(
@@ -69,7 +69,7 @@ def uninstall() -> None:
         _end(settings)
         if kept:
             file, line = calling_place()
-            text = f"another library has replaced {', '.join(kept)} since unjam.install(); that stays as it is"
+            text = f"another library has replaced {', '.join(kept)} since unjam.install(); unjam leaves the replacement in place"
             warnings.warn_explicit(text, UnjamWarning, file, line)
 
 

@@ -31,7 +31,7 @@ def launch(
 ) -> None:
     """Replace this process by `python program`. Does not return."""
     if sys.flags.ignore_environment:
-        raise CannotRun("the interpreter was told to ignore its environment (-E or -I), and unjam comes in that way")
+        raise CannotRun("Python was started with -E or -I, which ignore the environment variables that unjam needs")
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
     command = [sys.executable, *flags, *words(program, module)]
     given = _checked(options)
@@ -40,9 +40,9 @@ def launch(
             raise CannotRun(f"--{name} {path}: the folder does not exist")
     if observe and given:
         named = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise CannotRun(f"--observe keeps torch's loader, which has no {named}")
+        raise CannotRun(f"--observe keeps torch's loader, which does not support {named}")
     if observe and auto:
-        raise CannotRun("--observe keeps torch's loader, whose workers cannot become more or fewer")
+        raise CannotRun("--observe keeps torch's loader, which cannot change its number of workers")
     settings = Settings(
         given,
         observe=observe,
@@ -69,7 +69,7 @@ def words(program: list[str], module: str) -> list[str]:
     if module:
         return ["-m", module, *program]
     if not program:
-        raise CannotRun("name a script, or -m and a module")
+        raise CannotRun("give a script, or -m and a module")
     script = program[0]
     if os.path.exists(script):
         return program
@@ -94,7 +94,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
             try:
                 given[name] = parse_option(name, str(value))
             except ValueError as error:
-                raise CannotRun(f"--{name.replace('_', '-')} does not take {value}") from error
+                raise CannotRun(f"--{name.replace('_', '-')}: {str(value)!r} is not a valid number") from error
     try:
         LoaderOptions.from_keywords(given)
     except (ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Tries a program on another pool, and compares pools: each time the program itself runs for some batches."""
+"""Tests a program on another pool, and compares pools: runs the program itself for some batches on each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unjam.units import duration
 
 # seconds that a trial may take
 TRIAL_SECONDS = 300.0
-# a difference below this is none
+# a smaller ratio of two rates does not count as a difference
 CLEAR = 1.1
 
 
@@ -23,7 +23,7 @@ CLEAR = 1.1
 class PoolTrial:
     """What happened on a pool. rate: batches in a second, after the first one; 0: unknown.
 
-    nodes: by name, the batches and bytes of each. problem: why it does not work; empty: it does.
+    nodes: name, batches and bytes of each. problem: why it does not work; empty: it works.
     """
 
     pool: str
@@ -52,12 +52,12 @@ class PoolTrial:
 def check(pools: list[str], target: str, *, module: bool) -> None:
     """Raise ValueError if one of the pools is unknown, or if the target is no program."""
     if target.endswith(".ipynb") or (":" in target and not module):
-        raise ValueError("--pool runs a script or a module as it is")
+        raise ValueError("--pool needs a script or a module")
     for one in pools:
         try:
             pool_spec(one)
         except ValueError as error:
-            raise ValueError("--pool takes ray, or ray:64 for 64 workers there") from error
+            raise ValueError("--pool must be ray, or ray:64 for 64 workers") from error
 
 
 def try_pools(
@@ -92,12 +92,13 @@ def _try_pool(program: list[str], module: str, pool: str, tick: Callable[[], Non
     problem = failures or (seen["ended"] if not used["batches"] else "")
     if problem:
         problem = _whole(problem, seen["output"])
-    spent = used["waited"] + used["trained"]
+    waited = used["waited"] - used["started"]  # without the first batch of each epoch
+    spent = waited + used["trained"]
     return PoolTrial(
         pool,
         used["batches"],
         (used["batches"] - used["epochs"]) / spent if spent > 0 else 0.0,
-        used["waited"] / spent if spent > 0 else 0.0,
+        waited / spent if spent > 0 else 0.0,
         used["started"],
         tuple((one["node"], one["batches"], one["bytes"]) for one in used["nodes"]),
         problem,
@@ -141,9 +142,7 @@ def _words(trial: PoolTrial) -> list[str]:
         f"{batches} batches of {size / max(1, batches) / 1e6:.2f} MB from node {name}"
         for name, batches, size in trial.nodes
     )
-    found = [
-        f"{trial.pool}: works: {at or f'{trial.batches} batches'}; the first one came after {duration(trial.started)}"
-    ]
+    found = [f"{trial.pool}: works: {at or f'{trial.batches} batches'}; first batch after {duration(trial.started)}"]
     return [*found, *([f"  {trial.note}"] if trial.note else [])]
 
 
@@ -151,9 +150,9 @@ def verdict(trials: list[PoolTrial]) -> str:
     """Return one line: which of the pools is the fastest."""
     good = [one for one in trials if not one.problem and one.rate]
     if not good:
-        return "none of them works"
+        return "no pool works"
     best = max(good, key=lambda one: one.rate)
     first = good[0]
     if best is first or best.rate < CLEAR * first.rate:
-        return f"{first.pool} is enough: {first.rate:.1f} batches/s, the training waits {first.waited:.0%} of the time"
+        return f"{first.pool} is fast enough: {first.rate:.1f} batches/s, training waits {first.waited:.0%} of the time"
     return f"{best.pool} is {best.rate / first.rate:.1f} times as fast as {first.pool}: {best.rate:.1f} batches/s"

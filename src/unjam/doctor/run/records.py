@@ -15,7 +15,9 @@ from typing import Any
 
 from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.run import LoaderRun, RunFailure, TimedBatch, TimedCopy, Wait, batch_name, size_of
-from unjam.doctor.facts.trial import Place, users_place
+from unjam.doctor.facts.sample_files import FileList, file_list
+from unjam.doctor.facts.timeline import MOST_SLOW
+from unjam.doctor.facts.trial import Place, users_frames
 from unjam.doctor.run import batch_file
 from unjam.doctor.run.settings import Settings
 from unjam.doctor.run.thread_waits import ThreadWaits
@@ -46,7 +48,9 @@ class Pass:
         """The program got its batch."""
         record = self._record
         record.batches += 1
-        record.stands(self._begun if self._first and asked - self._begun - self._opening < 10**7 else asked, got)
+        if self._first:
+            record.stands(self._begun, self._begun + self._opening)
+        record.stands(asked, got)
         record.samples += size_of(batch) if record.batch_size is not None or record.batched else 1
         if self._last:
             record.nanoseconds["trained"] += asked - self._last
@@ -81,19 +85,31 @@ class Pass:
             self._record.failures[words_of(error)] += 1
 
 
-class Record:
-    """One loader of this process, or several that were created at the same line."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """A call in user code. instruction: tells apart two calls at one line."""
 
-    def __init__(self, loader: Any, place: Place | None, settings: Settings, standing: ThreadWaits) -> None:
+    place: Place
+    instruction: int
+
+
+class Record:
+    """One loader of this process, or several that were created at the same line, by the same calls.
+
+    calls: the calls in user code that led to its creation, the innermost first.
+    """
+
+    def __init__(self, loader: Any, calls: tuple[Call, ...], settings: Settings, standing: ThreadWaits) -> None:
         self._settings = settings
         self._standing = standing
         self._threads: Counter[int] = Counter()  # nanoseconds that each thread waited
-        self.place = place
+        self.calls = calls
         self.kind, self.dataset = type(loader).__name__, type(loader.dataset).__qualname__
         self.workers, self.batch_size = loader.num_workers, loader.batch_size
         self.persistent = bool(loader.persistent_workers)
         self.batched = loader.batch_sampler is not None
-        self.note = "its class makes its own iterator"
+        self.note = "its class creates the iterator itself"
+        self._file_list: FileList | None = None
         self.recorders: list[Any] = []
         self.waits: deque[Wait] = deque(maxlen=MOST_WAITS)
         self._raw: list[tuple[int, int, Any, bytes]] = []
@@ -138,7 +154,7 @@ class Record:
     @property
     def key(self) -> tuple[Any, ...]:
         """Loaders with equal keys share a record."""
-        return self.place, self.kind, self.dataset, self.workers, self.batch_size, self.persistent
+        return self.calls, self.kind, self.dataset, self.workers, self.batch_size, self.persistent
 
     # -- events; these must be cheap ---------------------------------------------------------------
 
@@ -147,6 +163,9 @@ class Record:
         if getattr(iterator, "unjam_pass", None) is None:
             self.iterators += 1
             self._seeds.append(int(iterator._base_seed) if self.workers else token)  # noqa: SLF001 - torch's name
+            files = file_list(loader.dataset)
+            # loaders that share this record may have different files
+            self._file_list = files if self.iterators == 1 or files == self._file_list else None
         iterator.unjam_pass = Pass(self, begun, done)
         self._iterator = weakref.ref(iterator)
         self._since = self._since or begun
@@ -227,7 +246,8 @@ class Record:
             )
         return LoaderRun(
             name=f"{self.kind} over {self.dataset}",
-            place=self.place,
+            place=self.calls[0].place if self.calls else None,
+            called_at=self.calls[1].place if len(self.calls) > 1 else None,
             workers=self.workers,
             batch_size=self.batch_size,
             persistent=self.persistent,
@@ -245,8 +265,16 @@ class Record:
             copies=tuple(TimedCopy(*one) for one in self._copied),
             memory=tuple(self._memory),
             cut=self.batches > len(self.waits) or self.batches > len(made),
+            files=self._files(made),
             **known,
         )
+
+    def _files(self, made: list[TimedBatch]) -> dict[str, str]:
+        """Return the files of the slowest samples, if the dataset holds their paths."""
+        if self._file_list is None:
+            return {}
+        slowest = {one.slowest for one in sorted(made, key=lambda one: -one.longest)[:MOST_SLOW] if one.slowest}
+        return {index: path for index in slowest if (path := self._file_list.file_of(index))}
 
     def _from_batch_files(self) -> tuple[dict[str, Any], list[TimedBatch]]:
         """Read what torch's workers recorded."""
@@ -340,7 +368,7 @@ class RunRecords:
         self.settings = settings
         self.pid = os.getpid()
         self.began = time.monotonic()
-        self._places: ByIdentity[Place | None] = ByIdentity()
+        self._calls: ByIdentity[tuple[Call, ...]] = ByIdentity()
         self._records: ByIdentity[Record] = ByIdentity()
         self.all: list[Record] = []
         self.standing = ThreadWaits()
@@ -354,22 +382,23 @@ class RunRecords:
 
     def made(self, loader: Any, frame: FrameType) -> None:
         """The program created a loader."""
-        self._places.put(loader, users_place(frame))
+        calls = (Call(Place(one.f_code.co_filename, one.f_lineno), one.f_lasti) for one in users_frames(frame))
+        self._calls.put(loader, tuple(calls))
 
     def of(self, loader: Any) -> Record:
         """Return the record of a loader; the first call creates it."""
         if self.pid != os.getpid():  # we are in a fork: a rank, or a worker that uses a loader
             from unjam.doctor.run import closing  # noqa: PLC0415 - rare
 
-            places = self._places
+            calls = self._calls
             self.__init__(self.settings)  # type: ignore[misc] # in place: patches use this object
-            self._places = places
+            self._calls = calls
             closing.at_end_of_fork(self.settings)
         record = self._records.get(loader)
         if record is None:
-            record = Record(loader, self._places.get(loader), self.settings, self.standing)
-            # for the user, loaders created at the same line are the same loader
-            same = next((one for one in self.all if one.place and one.key == record.key), None)
+            record = Record(loader, self._calls.get(loader) or (), self.settings, self.standing)
+            # for the user, loaders created at the same line by the same calls are the same loader
+            same = next((one for one in self.all if one.calls and one.key == record.key), None)
             record = same or record
             self._records.put(loader, record)
             record.loaders += 1

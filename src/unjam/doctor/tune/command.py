@@ -35,11 +35,11 @@ class TuneRequest:
 def tune_result(wanted: TuneRequest, say: Callable[[str, float], None]) -> tuple[Tuned, int]:
     """Return the recommendation, and how many loaders the program has."""
     if not 0 < wanted.budget < math.inf:
-        raise CannotTune(f"--budget takes a number of seconds, not {wanted.budget:g}")
+        raise CannotTune(f"--budget: {wanted.budget:g} is not a positive number of seconds")
     if wanted.steps < 0 or (wanted.steps and wanted.step_ms is not None):
-        raise CannotTune("--steps takes a number of batches, and --step-ms makes it unnecessary: give one of them")
+        raise CannotTune("give either --steps, a positive number of batches, or --step-ms")
     if wanted.step_ms is not None and not 0 < wanted.step_ms < math.inf:
-        raise CannotTune(f"--step-ms takes a positive number, not {wanted.step_ms:g}")
+        raise CannotTune(f"--step-ms: {wanted.step_ms:g} is not a positive number")
     step = wanted.step_ms / 1000 if wanted.step_ms is not None else None
     words = "--step-ms" if step is not None else ""
     try:
@@ -55,7 +55,7 @@ def tune_result(wanted: TuneRequest, say: Callable[[str, float], None]) -> tuple
 
 def _step_from_program(wanted: TuneRequest, say: Callable[[str, float], None]) -> tuple[float, str]:
     if wanted.target.endswith(".ipynb") or (":" in wanted.target and not wanted.module):
-        raise CannotTune("--steps runs a script; for a notebook or an object give --step-ms")
+        raise CannotTune("--steps needs a script; for a notebook or an object, give --step-ms")
     say(f"running {wanted.target} for {wanted.steps} batches", 0.0)
     program = wanted.arguments if wanted.module else [wanted.target, *wanted.arguments]
     module = wanted.target if wanted.module else ""

@@ -1,6 +1,6 @@
 """`unjam tune`: which settings it measures, in which order, and when it stops.
 
-NOTE [ The climb ]
+NOTE [ Order of the measurements ]
 
 First we measure the unchanged loader. Then unjam's loader with 0, 1, 2, 4 … workers, each for a
 short time, until doubling the workers brought no gain twice, or the machine allows no more workers.
@@ -240,7 +240,7 @@ def tune(
         case, _ = process.gather(0)
         if case.drains:
             raise CannotExamine(
-                "its samples come from a queue, a pipe or a socket: what one trial takes is gone for the next"
+                "its samples come from a queue, a pipe or a socket: the data that one trial consumes are missing in the next"
             )
         tune_result = Tuner(process, 0, case, wishes, say).run()
         return tune_result, case, loaders

@@ -14,6 +14,6 @@ def measure_step(program: list[str], module: str, steps: int, tick: Callable[[],
     seen = short_run(program, module, Settings(observe=True, stop_after=steps + 1), tick)
     known = [(one["step"], one["batches"]) for one in seen["loaders"] if one.get("step")]
     if not known:
-        raise CannotRun("the program took too few batches to tell how long a step takes")
+        raise CannotRun("the program used too few batches to measure a training step")
     step, batches = max(known, key=lambda pair: pair[1])
     return float(step), int(batches)

@@ -25,14 +25,16 @@ def find(pid: int | None) -> list[Family]:
     if pid is None:
         return families()
     if is_kernel_thread(pid):
-        raise CannotLook(f"process {pid} is a thread of the kernel, not a program")
+        raise CannotLook(f"process {pid} is a kernel thread, not a program")
     if pid == os.getpid():
-        raise CannotLook("that is this command itself")
+        raise CannotLook(f"process {pid} is this command")
     found = families_of(pid)
     if not found:
         raise CannotLook(f"there is no process {pid}")
     if found[0].root.state in ("Z", "X"):
-        raise CannotLook(f"process {pid} has ended; its parent {found[0].root.parent} has not yet taken note")
+        raise CannotLook(
+            f"process {pid} has ended; its parent process {found[0].root.parent} has not collected its exit code yet"
+        )
     return found
 
 

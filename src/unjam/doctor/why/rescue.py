@@ -56,22 +56,22 @@ def stuck_worker(diagnosis: Diagnosis, family: Family) -> Target:
     ]
     found = held or busy
     if not found:
-        raise CannotRescue("no worker is stuck; nothing was ended")
+        raise CannotRescue("no worker is stuck; nothing was killed")
     worker = found[0]
     try:
         handle = os.pidfd_open(worker.pid)
     except OSError as error:
-        raise CannotRescue(f"{worker.name} has ended meanwhile; nothing was ended") from error
+        raise CannotRescue(f"{worker.name} has exited meanwhile; nothing was killed") from error
     # pids are reused: the pidfd must refer to the process that we observed
     one = entry(worker.pid)
     seen = next((known for known in (*family.workers, *family.others) if known.pid == worker.pid), None)
     if one is None or seen is None or one.born != seen.born:
         os.close(handle)
-        raise CannotRescue(f"{worker.name} has ended meanwhile; nothing was ended")
+        raise CannotRescue(f"{worker.name} has exited meanwhile; nothing was killed")
     if not one.name.startswith("unjam-worker"):
         os.close(handle)
         raise CannotRescue(
-            f"{worker.name} belongs to a loader that does not recover from a lost worker; nothing was ended. "
-            "unjam's loader does: `unjam run` puts it in the place of torch's"
+            f"{worker.name} belongs to a loader that does not recover from a lost worker; nothing was killed. "
+            "unjam's loader does; `unjam run` uses it instead of torch's"
         )
     return Target(worker, handle)

@@ -125,7 +125,7 @@ class _TrialBuilder:
         return Sample(
             event["i"], worker, event["e"], event["s"], event.get("d", ""), event.get("l", ""), none=event.get("none", False),
             drew=tuple(event.get("drew", ())), at=event["t"], shape=event.get("shape", ""), swallowed=event.get("swallowed", ""),
-            unseeded=event.get("n", False), cpu_seconds=event.get("u", 0.0),
+            unseeded=event.get("n", False), cpu_seconds=event.get("u", 0.0), file=event.get("f", ""),
         )  # fmt: skip
 
     def _add_fact(self, event: dict[str, Any], pid: int, index: str) -> None:

@@ -56,7 +56,18 @@ def assemble_watched(folder: str) -> list[WatchedProcess]:
         _add_worker(pid, events, seeds, found)
     for process in found:
         process.loaders = [loader for loader in process.loaders if loader.epochs]
+        _tell_apart(process.loaders)
     return sorted(found, key=lambda process: (process.rank if process.rank is not None else -1, process.pid))
+
+
+def _tell_apart(loaders: list[WatchedLoader]) -> None:
+    """Add the line that iterates it to the name of a loader, if loaders with this name are iterated at several lines."""
+    places: dict[str, set[str]] = {}
+    for one in loaders:
+        places.setdefault(one.name, set()).add(str(one.place or ""))
+    for one in loaders:
+        if len(places[one.name]) > 1 and one.place:
+            one.distinction = f"iterated at {one.place}"
 
 
 def _process(pid: int, events: list[dict[str, Any]], seeds: list[Seed]) -> WatchedProcess:

@@ -198,7 +198,8 @@ def _examine(process: CapturedProgram, numbers: range, options: CheckOptions, re
         left = until - time.monotonic()
         if left < 3 or process.gone:
             break
-        options.say("examining the loader")
+        which = f"loader {number + 1} of {len(numbers)}" if len(numbers) > 1 else "the loader"
+        options.say(f"examining {which}")
         try:
             case, handlers = process.gather(number)
         except CannotExamine:
@@ -222,7 +223,7 @@ def _examine(process: CapturedProgram, numbers: range, options: CheckOptions, re
             results.stopped = True
             break
         if options.profile and not case.drains:
-            options.say("profiling the loader")
+            options.say(f"profiling {which}")
             results.measured += _profiled(process, number)
 
 

@@ -14,7 +14,7 @@ import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -26,6 +26,8 @@ from unjam.doctor.check.trial.changes import reopen_privately
 from unjam.doctor.check.trial.event_log import exception_fields
 from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.run import batch_name, size_of
+from unjam.doctor.facts.sample_files import file_list
+from unjam.doctor.facts.timeline import MOST_SLOW
 from unjam.doctor.facts.tune_measurements import Measurement, TuneSetting
 from unjam.loader.driver.auto_size import divides_itself
 from unjam.loader.transport.status_page import Stage
@@ -307,6 +309,15 @@ class _SettingMeasurement:
         vars(self._loader)["_iterator"] = None
         sandbox.shut_down_workers(kept)
 
+    def _files(self, slowest: Iterable[tuple[str, float]]) -> dict[str, str]:
+        """Return the files of the slowest samples, if the dataset holds their paths."""
+        files = file_list(self._loader.dataset)
+        names = [
+            *(index for index, _ in slowest),
+            *(bar[5] for bar in sorted(self._bars, key=lambda bar: -bar[6])[:MOST_SLOW]),
+        ]
+        return {name: path for name in names if files is not None and (path := files.file_of(name))}
+
     def result(self) -> Measurement:
         """The result."""
         stages: dict[str, float] = {}
@@ -326,5 +337,6 @@ class _SettingMeasurement:
         return Measurement(
             self._setting, "fine" if self.batches else "refused", "" if self.batches else "the epoch has no batch",
             self._elapsed(), self.batches, self.samples, (int(self._counted[0]), self._counted[1]), tuple(self._rates),
-            self.first, self.turn, self._used[0] * per_second, self._used[1] * per_second, self._memory, busy, stalled, failed, stages, dict(self._waits), slowest, profile, tuple(self._bars),
+            self.first, self.turn, self._used[0] * per_second, self._used[1] * per_second, self._memory,
+            busy, stalled, failed, stages, dict(self._waits), slowest, profile, tuple(self._bars), self._files(slowest),
         )  # fmt: skip

@@ -20,6 +20,7 @@ from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.line_sampler import LineSampler
 from unjam.doctor.check.trial.trial_resources import Server, note_error
 from unjam.doctor.facts.digest import digest
+from unjam.doctor.facts.sample_files import file_of
 from unjam.doctor.facts.trial import Plan, WorkerMemory
 from unjam.loader.failures.outlier import read as read_shape
 from unjam.system.proc_files import read_text
@@ -28,6 +29,7 @@ MEMORY_EVERY = 0.2  # most seconds between two readings of a worker's memory
 # also read after these numbers of samples: fast samples may fill the memory in less time
 MEMORY_AT = frozenset({1, *(1 << power for power in range(3, 20))})
 SLOWEST = 3
+SLOW = 0.1  # seconds; the file of such a sample is recorded too
 COLLATE_CHECKS = 3  # batches for which we check what random generators the collate function uses
 MOST_LOADED_TWICE = 6  # load this many samples twice, to check whether an index always returns the same sample
 
@@ -109,7 +111,13 @@ def load_sample(process: ProcessState, index: str, load: Callable[[], Any]) -> A
     seconds, used = time.perf_counter() - began, time.process_time() - used
     process.samples += 1
     process.slowest = sorted([*process.slowest, (seconds, index)], reverse=True)[:SLOWEST]
-    fields: dict[str, Any] = {"i": index, "s": round(seconds, 6), "u": round(used, 6), "e": epoch_of(process)}
+    fields: dict[str, Any] = {
+        "i": index,
+        "s": round(seconds, 6),
+        "u": round(used, 6),
+        "e": epoch_of(process),
+        "f": file_of(process.roots.get("dataset"), index) if seconds > SLOW else "",
+    }
     if not plan.measured:
         fields["d"], fields["l"] = digest(sample)
         process.batch_samples.append((index, sample, fields["d"]))
