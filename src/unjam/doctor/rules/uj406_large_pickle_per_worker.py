@@ -39,7 +39,8 @@ def detect(case: Case) -> Finding | None:
     wait = as_is.batches[0].wait + (as_is.starts[0] if as_is.starts else 0) if as_is and as_is.batches else 0
     return Finding(
         RULE,
-        f"the {large.name} ({size(large.nbytes)}) is pickled for each of {loader.num_workers} workers: {size(large.nbytes * loader.num_workers)} in all",
+        f"the {large.name} ({size(large.nbytes)}) is pickled for each of {loader.num_workers} workers: "
+        f"{size(large.nbytes * loader.num_workers)} in all",
         part.path if part else large.name,
         (
             f"the pickle of {large.name} has {size(large.nbytes)}",
