@@ -1,17 +1,17 @@
 """Training and validation share samples.
 
-What happened: samples that the model is validated with are also used to train it.
+What happened: samples that validate the model are also used to train it.
 
-Why: the split was made wrongly: two random splits instead of one, a slice that begins too early,
-indices of one list used in another one.
+Why: the split is wrong: two random splits instead of one, a slice that begins too early, indices of
+one list used in another one.
 
 How to confirm: intersect the indices, or the file names, of the two datasets.
 
 How to fix: split once, keep both parts, and check that they have nothing in common.
 
-Limits: compared are indices of a dataset that both use, or the lists that two datasets hold (file
-names, rows). That two different files show the same patient is not seen. A pass over the whole
-training set without training is not reported.
+Limits: the comparison covers indices of a dataset that both use, or the lists that two datasets
+hold (file names, rows). It does not detect that two different files show the same patient. A pass
+over the whole training set without training is not reported.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ NAMES = (RanksSplitDifferently, RanksOrderDifferently)
 
 
 def words(one: RanksSplitDifferently | RanksOrderDifferently) -> Words:
-    """Say that the ranks do not have the same split, or not the same order."""
+    """Say that the ranks have different splits, or different orders."""
     if isinstance(one, RanksOrderDifferently):
         return Words(
-            f"{one.ranks} hold {one.items} in different orders: their shares of {one.loader} overlap, and leave samples out",
-            f"give {one.items} the same order on every rank: sort it, or shuffle it with random.Random(a seed that all ranks share)",
+            f"{one.ranks} hold {one.items} in different orders: their shares of {one.loader} overlap and leave samples out",
+            f"give {one.items} the same order on every rank: sort it, or shuffle it with random.Random(a shared seed)",
         )
     return Words(
         f"{one.ranks} split the data differently: of {one.each:,} training samples each, only {one.common:,} are the same",
@@ -48,7 +48,7 @@ def words(one: RanksSplitDifferently | RanksOrderDifferently) -> Words:
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Compare each loader for evaluation with the training that went before it."""
+    """Compare each evaluation loader with the training that preceded it."""
     del cases
     for loader in evaluators(watched):
         before = [
@@ -74,7 +74,7 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
     elif not _same_home(train, other):
         return None
     else:
-        # what comes more than once in one part may well come in the other
+        # an item that occurs more than once in one part may also occur in the other
         both = [
             name
             for name, items in train.description.items.items()
@@ -94,15 +94,15 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
     whole = len(drawn) >= int(train.description.base_length or 0)
     same = mine is not None and mine == its and what == "indices"
     if (checked == drawn and (whole or apart)) or (same and len(checked) >= int(other.description.base_length or 0)):
-        return None  # on purpose: how well the training set is learnt
+        return None  # intended: it measures how well the training set is learnt
     split, its_split = train.composed_at(), other.composed_at()
     return Finding(
         RULE,
         f"{len(common):,} of the {len(checked):,} samples of {other.name} are also used for training by {train.name}",
         f"{quoted(its_split).partition(': ')[2]} at {its_split}" if its_split is not None else f"{other.name}",
         (
-            *((f"the part for evaluation is taken at {quoted(its_split)}",) if its_split is not None else ()),
-            *((f"the part for training is taken at {quoted(split)}",) if split not in (None, its_split) else ()),
+            *((f"the evaluation part is created at {quoted(its_split)}",) if its_split is not None else ()),
+            *((f"the training part is created at {quoted(split)}",) if split not in (None, its_split) else ()),
             f"common {what}: {names(map(str, shown))}",
             f"training draws {len(drawn):,}, evaluation {len(checked):,}",
         ),
@@ -127,7 +127,7 @@ def _same_rows(train: WatchedLoader, other: WatchedLoader) -> bool:
 
 
 def _same_home(train: WatchedLoader, other: WatchedLoader) -> bool:
-    """Whether two datasets take their items from the same place: a name says nothing without its folder."""
+    """Whether two datasets take their items from the same folder, without which a file name means nothing."""
     mine, its = train.epochs[0].hashes, other.epochs[0].hashes
     rows = {*train.description.rows, *other.description.rows}
     plain = [

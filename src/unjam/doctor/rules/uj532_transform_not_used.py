@@ -3,15 +3,15 @@
 What happened: the dataset, or a wrapper around it, holds a transform, and no function that loads
 samples mentions it.
 
-Why: a wrapper that stores a transform and forgets to call it, or that returns the samples of the
-inner dataset directly.
+Why: a wrapper stores a transform and does not call it, or returns the samples of the inner dataset
+directly.
 
 How to confirm: print in the transform.
 
 How to fix: call it in `__getitem__`, or remove it.
 
 Limits: found by reading the code of the classes and functions that loading can reach; a use through
-`getattr` with a computed name is not seen.
+`getattr` with a computed name is not detected.
 """
 
 from __future__ import annotations
