@@ -42,7 +42,7 @@ def text(judged: Judged) -> str:
 
 
 def _change(advice: Advice) -> str:
-    saved = f", up to {duration(advice.saves)} less" if advice.saves >= 0.05 else ""
+    saved = f"; saves up to {duration(advice.saves)}" if advice.saves >= 0.05 else ""
     more = f" [{advice.code}]" if advice.code else ""
     return f"{advice.words}{saved}{more}"
 

@@ -48,7 +48,7 @@ class Judged:
 
 def advise(run: RunFacts) -> Judged:
     """Collect the faults of every loader, and the three changes that would help most."""
-    # the training does not lose the time that a helper thread waits
+    # a wait in a helper thread does not delay the training
     found = [advice for loader in run.loaders if not loader.aside for advice in _advice(loader, run)]
     worth = [
         one for one in found if one.saves >= max(_WORTH_SECONDS, _WORTH_SHARE * run.seconds) or one.code == "UJ306"
@@ -58,7 +58,7 @@ def advise(run: RunFacts) -> Judged:
 
 
 def faults(loader: LoaderRun) -> list[Fault]:
-    """Split the waiting time by cause, the longest first."""
+    """Split the waiting time by cause, the longest wait first."""
     outliers = list(slow_samples(loader))
     by_sample = min(sum(seconds for seconds, _, _ in outliers), loader.waited)
     by_time = min(sum(seconds for _, seconds in loader.overdue), loader.waited - by_sample)
@@ -66,15 +66,15 @@ def faults(loader: LoaderRun) -> list[Fault]:
     work = loader.sampling + loader.collating + loader.packing
     own = min(sum(loader.own_starts), loader.started)
     found = [
-        Fault(loader.started - own, "starting: " + count(loader.epochs, "epoch")),
-        Fault(own, "unjam's own start: " + count(len(loader.own_starts), "set") + " of workers"),
+        Fault(loader.started - own, f"until the first batch ({count(loader.epochs, 'epoch')})"),
+        Fault(own, f"unjam starting workers ({count(len(loader.own_starts), 'time')})"),
     ]
     if outliers:
         names = ", ".join(list(dict.fromkeys(sample for _, sample, _ in sorted(outliers, reverse=True)))[:3])
         found.append(Fault(by_sample, f"slow samples: {names}"))
     if loader.overdue:
         names = ", ".join(list(dict.fromkeys(sample for sample, _ in loader.overdue))[:3])
-        found.append(Fault(by_time, f"samples over their time: {names}"))
+        found.append(Fault(by_time, f"timed-out samples: {names}"))
     if work > 0:
         found += [
             Fault(rest * loader.sampling / work, "loading samples"),
@@ -89,7 +89,7 @@ def faults(loader: LoaderRun) -> list[Fault]:
 def slow_samples(loader: LoaderRun) -> Iterator[tuple[float, str, float]]:
     """Yield (seconds waited for it, the sample, seconds that it took) for each outlier.
 
-    A wait is counted for the outlier that was being made during most of it.
+    A wait is attributed to the outlier that was being made during most of it.
     """
     if len(loader.made) < 3:
         return
@@ -115,7 +115,7 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
     # there are no more epochs than loaders, each epoch made a new loader
     anew = loader.loaders > 1 and loader.epochs <= loader.loaders
     if loader.workers and again and (anew or not loader.persistent):
-        first = "the loader made once, before the loop, with " if anew else ""
+        first = "create the loader once, before the loop, with " if anew else "use "
         own = sum(loader.own_starts[1:]) / len(again)
         ours = f", {duration(own)} of it for unjam itself" if own >= 0.05 else ""
         yield Advice(
@@ -127,7 +127,7 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
     if outliers:
         _, sample, took = outliers[0]
         yield Advice(
-            f"look at sample {sample}{at}: it took {duration(took)}; {count(len(outliers), 'such sample')} held the training",
+            f"look at sample {sample}{at}: it took {duration(took)}; {count(len(outliers), 'such sample')} delayed the training",
             sum(one for one, _, _ in outliers),
             "UJ603",
         )
@@ -136,7 +136,7 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
         # workers load while the model trains, so at most the training time can hide loading time
         hidden = min(loader.waited, loader.trained) if loader.trained else 0.0
         yield Advice(
-            f"num_workers={min(run.cpus, 4)}{at}: loading happened while the training stood still", hidden, "UJ606"
+            f"use num_workers={min(run.cpus, 4)}{at}: the training waited while samples were loaded", hidden, "UJ606"
         )
     elif loader.workers and work > 0:
         steady = max(0.0, loader.waited - sum(one for one, _, _ in outliers) - sum(one for _, one in loader.overdue))
@@ -144,30 +144,30 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
         if able > loader.workers:
             saved = steady * (1 - loader.workers / able)
             yield Advice(
-                f"num_workers={able}{at}: {loader.workers} could not keep up, and {run.cpus} processors are there",
+                f"use num_workers={able}{at}: {loader.workers} could not keep up, and the machine has {count(run.cpus, 'processor')}",
                 saved,
                 "UJ606",
             )
         if loader.collating > 0.4 * work:
             yield Advice(
-                f"a cheaper collate function{at}: it takes {loader.collating / work:.0%} of the workers' time",
+                f"make the collate function cheaper{at}: it takes {loader.collating / work:.0%} of the workers' time",
                 steady * loader.collating / work,
             )
         elif loader.packing > 0.4 * work:
             yield Advice(
-                f"smaller batches of bytes{at}: packing takes {loader.packing / work:.0%} of the workers' time; convert later "
+                f"send fewer bytes per batch{at}: packing takes {loader.packing / work:.0%} of the workers' time; convert later "
                 "(uint8 instead of float32)",
                 steady * loader.packing / work,
             )
         elif able <= loader.workers:
             yield Advice(
-                f"cheaper samples{at}: {count(loader.workers, 'worker')} could not keep up on {count(run.cpus, 'processor')}; if the samples wait "
-                "more than they compute, more workers",
+                f"make samples cheaper{at}: {count(loader.workers, 'worker')} could not keep up on {count(run.cpus, 'processor')}; "
+                "if they mostly wait for I/O, add workers",
                 steady * loader.sampling / work,
             )
     for failure in loader.failures[:1]:
         if loader.failed:
-            yield Advice(f"repair what fails{at}: {failure.words} (sample {failure.samples})", 0.0, "UJ306")
+            yield Advice(f"fix the failing sample{at}: {failure.words} (sample {failure.samples})", 0.0, "UJ306")
 
 
 def longest_waits(loader: LoaderRun, most: int = 5) -> list[Wait]:

@@ -96,7 +96,7 @@ def detect_live(scene: Scene) -> Finding | None:
             name,
             (
                 f"waits at {blocked.where}, for {duration(blocked.seconds)}",
-                f"{who} holds it now, taken at {quoted(holder.place)}"
+                f"{who} holds it now, acquired at {quoted(holder.place)}"
                 if holder
                 else "this is the worker's first sample: it inherited the lock already locked"
                 + (f"; threads of the main process now: {threads}" if threads else ""),

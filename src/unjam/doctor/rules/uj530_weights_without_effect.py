@@ -81,4 +81,6 @@ def _too_few(loader: WatchedLoader, weights: int, length: int) -> Finding:
 def _created_at(loader: WatchedLoader, *more: str) -> Place | None:
     """Return the line that creates the sampler, in the files around the loader or in `more`."""
     files = {place.file for place in (loader.made, loader.place) if place is not None} | set(more)
-    return next((place for file in sorted(files) for place in attribute_calls(file, (loader.facts.sampler,))), None)
+    return next(
+        (place for file in sorted(files) for place in attribute_calls(file, (loader.description.sampler,))), None
+    )
