@@ -59,7 +59,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Find samples that draw random numbers and are the same in two epochs of a training."""
+    """Find samples that draw random numbers and are the same in two training epochs."""
     for loader in trainers(watched):
         for before, after in itertools.pairwise(loader.epochs):
             if not same_training(before, after):

@@ -1,4 +1,4 @@
-"""Another number of workers would be much faster.
+"""A different number of workers would be much faster.
 
 What happened: the samples take long to load, and the loader has no workers (or far more workers
 than the machine has processors).
@@ -27,7 +27,7 @@ FASTER = 1.5
 
 
 def detect(case: Case) -> Finding | None:
-    """Find a loader that is much faster with another number of workers."""
+    """Find a loader that is much faster with a different number of workers."""
     loader, alone, cpus = case.loader, case.alone, case.process_facts.cpus
     if alone is None or not alone.fine or not loader.length or alone.bad:
         return None
