@@ -23,7 +23,7 @@ from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.trials import basis_without_samples, count, dead_processes
 from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.doctor.rules.uj302_native_crash import SIGNALS
 from unjam.units import duration
 
@@ -49,7 +49,7 @@ def detect(case: Case) -> Finding | None:
             f"worker {end.worker} ended by {end.signal} in {where}"
             if end.worker >= 0
             else f"ended by {end.signal} in {where}",
-            *((f"at {quoted(end.place)}",) if end.place else ()),
+            *line_evidence("at", end.place),
             "in the meantime no process was killed for lack of memory",
         ),
         basis_without_samples(case, (one.index for _, one in killed)),

@@ -31,7 +31,7 @@ from unjam.doctor.facts.source_places import attribute_calls, class_line, method
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES, OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.system.file_owner import is_users
 
 RULE = Rule(
@@ -86,7 +86,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             or (f"sample {first.index} at {first.place}" if first.index and first.place else str(first.place or where)),
             (
                 words[:300],
-                *((f"raised at {quoted(first.place)}",) if first.place else ()),
+                *line_evidence("raised at", first.place),
                 *((f"in {loader.name}",) if loader is not None else ()),
                 *((hint.words,) if hint.words else ()),
             ),

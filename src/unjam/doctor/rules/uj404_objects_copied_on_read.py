@@ -23,11 +23,11 @@ from __future__ import annotations
 import re
 
 from unjam.doctor.facts.case import Case, Part
-from unjam.doctor.facts.source import line_of, quoted
+from unjam.doctor.facts.source import line_of
 from unjam.doctor.facts.trial import Trial
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import Severity, Toggle
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ404", "objects-copied-on-read", Severity.WARNING, symptom="memory")
 # growth of all workers together below this many bytes is not reported
@@ -60,7 +60,7 @@ def detect(case: Case) -> Finding | None:
         (
             f"the workers' private memory grows by {size(each * 1000)} for every 1,000 samples",
             f"{container.path} holds about {size(container.state.nbytes)} of objects; with {workers} workers up to {size(total)} more",
-            *((f"set at {quoted(container.place)}",) if container.place else ()),
+            *line_evidence("set at", container.place),
             f"the workers of unjam.DataLoader would copy it too: {left}"
             if left
             else f"on Python 3.12 and later the workers of unjam.DataLoader read it without copying, which saves up to {size(total)}",

@@ -20,10 +20,9 @@ Limits: generators whose library does not expose their state are not examined.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Trial
 from unjam.doctor.proof import OBSERVED, Toggle
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ505", "same-random-numbers")
 GLOBAL = ("random", "numpy.random", "torch")
@@ -47,7 +46,7 @@ def detect(case: Case) -> Finding | None:
         culprit,
         (
             f"{name} is in the same state at the first sample of {len(workers)} workers, which draw from it",
-            *((f"created at {quoted(part.place)}",) if part and part.place else ()),
+            *line_evidence("created at", part.place if part else None),
             *((f"also: {', '.join(other for other, _ in alike[1:])}",) if len(alike) > 1 else ()),
         ),
         Toggle(trial.plan, (plan,), lambda _, other: name not in dict(repeated(other)), OBSERVED)

@@ -24,7 +24,7 @@ from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.trial import Place, Trial
 from unjam.doctor.mechanisms.passes import by_index, same_training, seeded_between, trainers
 from unjam.doctor.proof import OBSERVED, Toggle
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, case_of, line_evidence
 from unjam.doctor.rules.uj505_same_random_numbers import GLOBAL, repeated, seeded_in_worker
 
 RULE = Rule("UJ506", "random-repeats-each-epoch", symptom="repeats")
@@ -48,7 +48,7 @@ def detect(case: Case) -> Finding | None:
         name if own else f"{init or 'worker_init_fn'} (seeds {name})",
         (
             f"{name} is in the same state at the first sample of two epochs, and the samples draw from it",
-            *((f"created at {quoted(part.place)}",) if part and part.place else ()),
+            *line_evidence("created at", part.place if part else None),
         ),
         Toggle(trial.plan, (plan,), lambda _, other: name not in again(other), OBSERVED) if own or init else OBSERVED,
         f"create {name} in the worker: {seeded_in_worker(part.type_name if part else '')}; the seed changes with every epoch"
@@ -70,7 +70,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             if len(both) < ENOUGH or len(same) < 0.98 * len(both):
                 continue
             drawn = sorted({name for sample in same for name in sample.drew})
-            case = next((one for one in cases if one.watched_loader is loader), None)
+            case = case_of(cases, loader)
             recorded = seeded_between(watched, loader)
             seeds = [recorded.place] if recorded else _seeds(loader, case, again=before.seed == after.seed)
             return [

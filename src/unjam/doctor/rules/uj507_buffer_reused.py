@@ -20,7 +20,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ507", "buffer-reused")
 
@@ -40,7 +40,7 @@ def detect(case: Case) -> Finding | None:
         (
             f"changed when the next sample was loaded: {names(s.index for s in changed)}",
             *((f"they are stored in {alias}",) if alias else ()),
-            *((f"dataset: {quoted(place)}",) if place else ()),
+            *line_evidence("dataset:", place),
         ),
         OBSERVED,
         f"return a copy of {alias or 'the buffer'} (.copy() or .clone()) from {case.loader.dataset}",

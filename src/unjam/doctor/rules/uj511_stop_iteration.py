@@ -17,10 +17,9 @@ Limits: none known.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import bad_samples, names
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ511", "stop-iteration", symptom="raised", replaces=("UJ512", "UJ526"))
 
@@ -36,7 +35,7 @@ def detect(case: Case) -> Finding | None:
         f"sample {first.index} raises StopIteration: the epoch ends there without an error",
         f"sample {names(b.index for b in ended)}" + (f" at {first.place}" if first.place else ""),
         (
-            *((f"raised at {quoted(first.place)}",) if first.place else ()),
+            *line_evidence("raised at", first.place),
             f"samples that raise it, of those loaded: {len({b.index for b in ended})}",
         ),
         OBSERVED,

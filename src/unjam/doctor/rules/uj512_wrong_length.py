@@ -1,7 +1,8 @@
 """The dataset's length differs from the number of samples that it yields.
 
-What happened: an iterable dataset reports one length and yields a different number. Progress bars, schedulers and `drop_last` arithmetic that rely on `len(loader)` are wrong; torch warns only
-if the dataset yields more samples than its length.
+What happened: an iterable dataset reports one length and yields a different number.
+Progress bars, schedulers and `drop_last` arithmetic that rely on `len(loader)` are wrong; torch
+warns only if the dataset yields more samples than its length.
 
 Why: filtering inside `__iter__`, a length counted in files instead of samples, or the length of the
 whole stream in a dataset that yields a share of it.

@@ -19,11 +19,10 @@ were observed.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Raised, Trial
 from unjam.doctor.mechanisms.trials import bad_samples, basis_without_samples, first_line, names
 from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ515", "samples-do-not-fit", symptom="none")
 
@@ -80,7 +79,7 @@ def detect(case: Case) -> Finding | None:
             (
                 f"{first.type_name}: {first_line(first)[:160]}",
                 f"a sample as the dataset returns it: {next(iter(shapes))[:160]}",
-                *((f"raised at {quoted(first.place)}",) if first.place else ()),
+                *line_evidence("raised at", first.place),
             ),
             AGREES,
             f"let {case.loader.collate} keep {lost} (transformers' Trainer drops what forward() does not name: remove_unused_columns=False)",
@@ -96,7 +95,7 @@ def detect(case: Case) -> Finding | None:
         (
             f"{first.type_name}: {first_line(first)[:160]}",
             *seen,
-            *((f"raised at {quoted(first.place)}",) if first.place else ()),
+            *line_evidence("raised at", first.place),
         ),
         AGREES,
         f"give the samples of {case.loader.dataset} the same form (pad, crop, convert), or give the loader a collate_fn that can handle them",

@@ -26,7 +26,7 @@ from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import stored
 from unjam.doctor.mechanisms.state_differs import SetAfterWorkersStart
 from unjam.doctor.proof import AGREES, OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, case_of, line_evidence
 
 RULE = Rule("UJ516", "persistent-workers-keep-old-state")
 
@@ -69,7 +69,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             changed = [path for path, value in before.hashes.items() if after.hashes.get(path, value) != value]
             stale = [path for path in changed if _is_read(loader, path) and _workers_keep(before, after, path)]
             if stale:
-                case = next((one for one in cases if one.watched_loader is loader), None)
+                case = case_of(cases, loader)
                 return [_stale(loader, after, stale, case)]
     return []
 
@@ -98,7 +98,7 @@ def _stale(loader: WatchedLoader, epoch: WatchedEpoch, stale: list[str], case: C
         stale[0],
         (
             f"{stale[0]} has another value in epoch {epoch.number + 1} of {loader.name}; its workers have the old one",
-            *((f"set at {quoted(place)}",) if place else ()),
+            *line_evidence("set at", place),
             "persistent_workers=True: workers receive their copies once",
         ),
         OBSERVED if epoch.worker_hashes else AGREES,

@@ -17,9 +17,8 @@ Limits: the two methods are compared for one sample, with the same seeds.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ520", "getitem-bypassed")
 
@@ -36,7 +35,7 @@ def detect(case: Case) -> Finding | None:
         f"{owner}.__getitem__",
         (
             f"dataset.__getitems__([0])[0] and dataset[0] differ; {base} defines __getitems__, {owner} does not",
-            *((f"bypassed: {quoted(place)}",) if place else ()),
+            *line_evidence("bypassed:", place),
         ),
         OBSERVED,
         f"define __getitems__ in {owner}: return [self[index] for index in indices]",

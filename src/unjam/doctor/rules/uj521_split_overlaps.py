@@ -26,7 +26,7 @@ from unjam.doctor.mechanisms.passes import evaluators, trainers
 from unjam.doctor.mechanisms.splits import RanksOrderDifferently, RanksSplitDifferently
 from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ521", "split-overlaps", replaces=("UJ519",))
 
@@ -101,7 +101,7 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
         f"{len(common):,} of the {len(checked):,} samples of {other.name} are also used for training by {train.name}",
         f"{quoted(its_split).partition(': ')[2]} at {its_split}" if its_split is not None else f"{other.name}",
         (
-            *((f"the evaluation part is created at {quoted(its_split)}",) if its_split is not None else ()),
+            *line_evidence("the evaluation part is created at", its_split),
             *((f"the training part is created at {quoted(split)}",) if split not in (None, its_split) else ()),
             f"common {what}: {names(map(str, shown))}",
             f"training draws {len(drawn):,}, evaluation {len(checked):,}",

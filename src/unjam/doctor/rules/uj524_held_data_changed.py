@@ -24,7 +24,7 @@ from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.mechanisms.passes import attribute_name, by_index, changed_paths, draws_random_numbers
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, case_of
 
 RULE = Rule("UJ524", "held-data-changed", replaces=("UJ514", "UJ107"))
 
@@ -37,7 +37,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         changed = changed_paths(loader, same_length=True, by_loading=True)
         # a counter or a setting is not data
         changed = [path for path in changed if path not in loader.description.plain and _may_hold_samples(loader, path)]
-        case = next((one for one in cases if one.watched_loader is loader), None)
+        case = case_of(cases, loader)
         if not loader.workers and case is not None:
             changed = [path for path in changed if attribute_name(path) not in case.reading.writes]
         differ = _differing(loader)

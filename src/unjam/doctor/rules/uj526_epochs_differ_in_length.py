@@ -19,7 +19,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.mechanisms.passes import changed_paths
 from unjam.doctor.proof import OBSERVED, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, dataset_place
 
 RULE = Rule("UJ526", "epochs-differ-in-length", Severity.WARNING, symptom="short")
 
@@ -39,7 +39,6 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             continue  # the source of the stream changed, but reading did not change it
         fewer = min(numbers[1:]) < numbers[0]
         changed = changed_paths(loader)
-        case = next((one for one in cases if one.watched_loader is loader), None)
         listed = ", ".join(map(str, numbers[:6]))
         return [
             Finding(
@@ -52,7 +51,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                 ),
                 OBSERVED,
                 f"do not change {changed[0] if changed else 'the dataset'} while samples are loaded, or reset it before each epoch",
-                (case.loader.dataset_place if case is not None else None) or loader.made or loader.place,
+                dataset_place(cases, loader) or loader.made or loader.place,
                 severity=None if fewer else Severity.NOTE,
             )
         ]

@@ -23,7 +23,7 @@ from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.mechanisms.passes import by_index, changed_paths, trainers
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import OBSERVED, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, dataset_place
 
 RULE = Rule("UJ528", "augmentation-frozen", Severity.WARNING, replaces=("UJ514", "UJ107"))
 
@@ -34,7 +34,6 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         same = _frozen(loader)
         if len(same) < 3:
             continue
-        case = next((one for one in cases if one.watched_loader is loader), None)
         grown = next(iter(changed_paths(loader)), "")
         return [
             Finding(
@@ -47,7 +46,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                 ),
                 OBSERVED,
                 "cache what is read, and apply the random transform to what the cache returns",
-                (case.loader.dataset_place if case is not None else None) or loader.made or loader.place,
+                dataset_place(cases, loader) or loader.made or loader.place,
             )
         ]
     return []

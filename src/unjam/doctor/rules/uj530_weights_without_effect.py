@@ -19,11 +19,10 @@ from collections import Counter
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.proof import OBSERVED, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ530", "weights-without-effect", Severity.WARNING)
 
@@ -49,7 +48,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                 f"{sampler}(replacement=False)" if not loader.description.replacement else sampler,
                 (
                     f"epoch 1 of {loader.name}: {epoch.draws:,} indices, all different; the weights differ",
-                    *((f"created at {quoted(created)}",) if created else ()),
+                    *line_evidence("created at", created),
                 ),
                 OBSERVED,
                 "use replacement=True to draw by weight, or draw fewer samples than the dataset has",
@@ -69,7 +68,7 @@ def _too_few(loader: WatchedLoader, weights: int, length: int) -> Finding:
         f"the weights of {sampler}" + (f" at {created}" if created else ""),
         (
             f"{loader.name} has {length:,} samples",
-            *((f"created at {quoted(created)}",) if created else ()),
+            *line_evidence("created at", created),
         ),
         OBSERVED,
         "give it a weight for each sample, not for each class: weights[labels]",

@@ -18,10 +18,9 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.passes import attribute_name
 from unjam.doctor.proof import AGREES, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ532", "transform-not-used", Severity.WARNING)
 WORDS = ("transform", "augment", "aug", "preprocess", "normaliz", "normalis", "pipeline", "tokeniz")
@@ -41,7 +40,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                     path,
                     (
                         f"{path} is a {loader.description.transforms.get(path)}",
-                        *((f"set at {quoted(at)}",) if at else ()),
+                        *line_evidence("set at", at),
                     ),
                     AGREES,
                     f"call {path} in __getitem__, or remove it",

@@ -31,7 +31,7 @@ from unjam.doctor.facts.source_places import attribute_calls
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms.passes import trainers
 from unjam.doctor.proof import AGREES, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ535", "data-differs-between-runs", Severity.WARNING)
 CHOOSE = (
@@ -98,7 +98,7 @@ def _finding(loader: WatchedLoader, name: str, one: list[Any], two: list[Any]) -
         f"{name} of {loader.description.dataset}",
         (
             f"the program ran twice up to its first loader: {what}",
-            *((f"chosen at {quoted(chosen)}",) if chosen else ()),
+            *line_evidence("chosen at", chosen),
             "the program saves checkpoints: unless it restores the choice from them, a resumed run trains on evaluation samples"
             if gone
             else "an index names a different sample in each run: training cannot resume within an epoch",

@@ -21,11 +21,10 @@ from dataclasses import replace
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, Part
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.time_spent import WorkersTakeTurns
 from unjam.doctor.mechanisms.trials import basis_faster_with
 from unjam.doctor.proof import Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ602", "serialised-by-lock", Severity.WARNING, symptom="slow")
 FASTER = 1.35
@@ -68,7 +67,7 @@ def detect(case: Case) -> Finding | None:
         (
             f"unchanged: {base:,.0f} samples/s; without waiting for {name}: {without:,.0f} samples/s",
             f"when sampled, the workers were waiting for a lock {as_is.lock_waits:.0%} of the time",
-            *((f"created at {quoted(lock.place)}",) if lock and lock.place else ()),
+            *line_evidence("created at", lock.place if lock else None),
             "a file that each sample opens by its path needs no lock",
         ),
         replace(basis_faster_with(timed, best, FASTER), changed=(best, *(one for one in plans if one != best))),

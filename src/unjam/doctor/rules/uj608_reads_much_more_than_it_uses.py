@@ -26,7 +26,7 @@ from unjam.doctor.facts.source_places import attribute_calls, stored
 from unjam.doctor.mechanisms.time_spent import ServedByOneProcess
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, dataset_place
 from unjam.units import duration
 
 RULE = Rule("UJ608", "reads-much-more-than-it-uses", Severity.WARNING)
@@ -75,8 +75,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 def _through_proxy(
     loader: WatchedLoader, cases: list[Case], path: str, read: float, used: float, took: float
 ) -> Finding:
-    case = next((one for one in cases if one.watched_loader is loader), None)
-    at = case.loader.dataset_place if case is not None else None
+    at = dataset_place(cases, loader)
     name = path.rpartition(".")[2]
     place = next(iter(stored(at.file, name)), None) if at is not None else None
     return Finding(
@@ -94,8 +93,7 @@ def _through_proxy(
 
 
 def _finding(loader: WatchedLoader, cases: list[Case], path: str, read: float, used: float, took: float) -> Finding:
-    case = next((one for one in cases if one.watched_loader is loader), None)
-    at = case.loader.dataset_place if case is not None else None
+    at = dataset_place(cases, loader)
     opened = next(iter(attribute_calls(at.file, READERS)), None) if at is not None else None
     dataset = loader.description.base
     return Finding(

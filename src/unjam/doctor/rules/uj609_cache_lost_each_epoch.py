@@ -19,11 +19,10 @@ import itertools
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedEpoch, WatchedLoader
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import stored
 from unjam.doctor.mechanisms.passes import attribute_name
 from unjam.doctor.proof import AGREES, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, dataset_place, line_evidence
 
 RULE = Rule("UJ609", "cache-lost-each-epoch", Severity.WARNING, symptom="slow")
 WORTH = 0.5  # seconds of loading in an epoch
@@ -39,8 +38,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         if not refilled or min(epoch.loading for epoch in loader.epochs[:2]) < WORTH:
             continue
         path = min(refilled)
-        case = next((one for one in cases if one.watched_loader is loader), None)
-        home = case.loader.dataset_place if case is not None else None
+        home = dataset_place(cases, loader)
         place = next(iter(stored(home.file, attribute_name(path))), None) if home is not None else None
         seconds = [epoch.loading for epoch in loader.epochs[:3]]
         return [
@@ -51,7 +49,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                 (
                     f"{path} grows in the workers of each epoch and is empty at the start of the next",
                     f"seconds that the workers spend on samples: {', '.join(f'{one:.1f}' for one in seconds)}",
-                    *((f"created at {quoted(place)}",) if place else ()),
+                    *line_evidence("created at", place),
                 ),
                 AGREES,
                 "use persistent_workers=True, which keeps the workers and what they have computed; or fill it before the loader starts",
