@@ -150,7 +150,7 @@ def test_slow_samples_are_reported():
     }
     tuned = judge(tune_result({2: 200, 4: 205}, each=each))
     assert [reason.words for reason in tuned.stops] == ["all workers wait for a few slow samples"]
-    assert "17 (2.00 s)" in tuned.stops[0].evidence[1]
+    assert "17 (2 s)" in tuned.stops[0].evidence[1]
 
 
 def test_memory_bandwidth_is_reported():

@@ -50,10 +50,10 @@ def advise(run: RunFacts) -> Judged:
     """Collect the faults of every loader, and the three changes that would help most."""
     # a wait in a helper thread does not delay the training
     found = [advice for loader in run.loaders if not loader.aside for advice in _advice(loader, run)]
-    worth = [
+    worthwhile = [
         one for one in found if one.saves >= max(_WORTH_SECONDS, _WORTH_SHARE * run.seconds) or one.code == "UJ306"
     ]
-    best = sorted(worth, key=lambda one: -one.saves)[:3]
+    best = sorted(worthwhile, key=lambda one: -one.saves)[:3]
     return Judged(run, tuple((one, tuple(faults(one))) for one in run.loaders), tuple(best))
 
 
@@ -64,10 +64,10 @@ def faults(loader: LoaderRun) -> list[Fault]:
     by_time = min(sum(seconds for _, seconds in loader.overdue), loader.waited - by_sample)
     rest = max(0.0, loader.waited - by_sample - by_time)
     work = loader.sampling + loader.collating + loader.packing
-    own = min(sum(loader.own_starts), loader.started)
+    own_starts = min(sum(loader.own_starts), loader.started)
     found = [
-        Fault(loader.started - own, f"until the first batch ({count(loader.epochs, 'epoch')})"),
-        Fault(own, f"unjam starting workers ({count(len(loader.own_starts), 'time')})"),
+        Fault(loader.started - own_starts, f"until the first batch ({count(loader.epochs, 'epoch')})"),
+        Fault(own_starts, f"unjam starting workers ({count(len(loader.own_starts), 'time')})"),
     ]
     if outliers:
         names = ", ".join(list(dict.fromkeys(sample for _, sample, _ in sorted(outliers, reverse=True)))[:3])
@@ -110,17 +110,17 @@ def slow_samples(loader: LoaderRun) -> Iterator[tuple[float, str, float]]:
 
 def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
     at = f" ({loader.place})" if loader.place else ""
-    again = loader.starts[1:]
+    later_starts = loader.starts[1:]
     # one line may create two loaders (training, validation) that live for many epochs; only if
     # there are no more epochs than loaders, each epoch made a new loader
-    anew = loader.loaders > 1 and loader.epochs <= loader.loaders
-    if loader.workers and again and (anew or not loader.persistent):
-        first = "create the loader once, before the loop, with " if anew else "use "
-        own = sum(loader.own_starts[1:]) / len(again)
-        ours = f", {duration(own)} of it for unjam itself" if own >= 0.05 else ""
+    recreated = loader.loaders > 1 and loader.epochs <= loader.loaders
+    if loader.workers and later_starts and (recreated or not loader.persistent):
+        first = "create the loader once, before the loop, with " if recreated else "use "
+        own_starts = sum(loader.own_starts[1:]) / len(later_starts)
+        own_share = f", {duration(own_starts)} of it for unjam itself" if own_starts >= 0.05 else ""
         yield Advice(
-            f"{first}persistent_workers=True{at}: each epoch after the first waited {duration(sum(again) / len(again))} to begin{ours}",
-            sum(again),
+            f"{first}persistent_workers=True{at}: each epoch after the first waited {duration(sum(later_starts) / len(later_starts))} to begin{own_share}",
+            sum(later_starts),
             "UJ604",
         )
     outliers = sorted(slow_samples(loader), reverse=True)
@@ -140,11 +140,11 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
         )
     elif loader.workers and work > 0:
         steady = max(0.0, loader.waited - sum(one for one, _, _ in outliers) - sum(one for _, one in loader.overdue))
-        able = max(run.cpus - 1, 1)
-        if able > loader.workers:
-            saved = steady * (1 - loader.workers / able)
+        most_workers = max(run.cpus - 1, 1)
+        if most_workers > loader.workers:
+            saved = steady * (1 - loader.workers / most_workers)
             yield Advice(
-                f"use num_workers={able}{at}: {loader.workers} could not keep up, and the machine has {count(run.cpus, 'processor')}",
+                f"use num_workers={most_workers}{at}: {loader.workers} could not keep up, and the machine has {count(run.cpus, 'processor')}",
                 saved,
                 "UJ606",
             )
@@ -159,7 +159,7 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
                 "(uint8 instead of float32)",
                 steady * loader.packing / work,
             )
-        elif able <= loader.workers:
+        elif most_workers <= loader.workers:
             yield Advice(
                 f"make samples cheaper{at}: {count(loader.workers, 'worker')} could not keep up on {count(run.cpus, 'processor')}; "
                 "if they mostly wait for I/O, add workers",

@@ -114,20 +114,20 @@ def _choose(
     if not good:
         return None, None
     enough: bool | None = None
-    able = list(good)
+    candidates = list(good)
     if needed is not None:
-        able = [
+        candidates = [
             setting
             for setting in good
             if good[setting] >= needed * HEADROOM and _can_keep_up(tune_result, setting, needed)
         ]
-        enough = bool(able)
-    if not able or needed is None:
+        enough = bool(candidates)
+    if not candidates or needed is None:
         # without workers nothing is loaded while the training computes, so that must be much faster
         ranked = {setting: rate if setting.workers else rate / OVERLAP for setting, rate in good.items()}
         best = max(ranked.values())
-        able = [setting for setting in ranked if ranked[setting] >= best * AS_GOOD]
-    return min(able, key=lambda setting: (_cost(tune_result, setting), -good[setting])), enough
+        candidates = [setting for setting in ranked if ranked[setting] >= best * AS_GOOD]
+    return min(candidates, key=lambda setting: (_cost(tune_result, setting), -good[setting])), enough
 
 
 def _can_keep_up(tune_result: TuneResult, setting: TuneSetting, needed: float) -> bool:

@@ -150,12 +150,12 @@ def _mutual_wait(scene: Scene, blocked: scenes.BlockedProcess) -> tuple[str, lis
             continue
         back = next((h for h in other.holders if (h.pid, h.tid) == (blocked.process.pid, blocked.thread.tid)), None)
         if back is not None:
-            them = scene.find(holder.pid)
+            holding = scene.find(holder.pid)
             who = (
                 f"thread {holder.thread!r}"
                 if holder.pid == blocked.process.pid
-                else them.name
-                if them
+                else holding.name
+                if holding
                 else f"pid {holder.pid}"
             )
             return (

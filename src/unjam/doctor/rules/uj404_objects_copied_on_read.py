@@ -102,10 +102,10 @@ def growth(trial: Trial) -> float:
     """Return the mean growth of a worker's private memory in bytes per sample."""
     slopes = []
     for worker in {m.worker for m in trial.memory}:
-        mine = [m for m in trial.memory if m.worker == worker]
+        of_worker = [m for m in trial.memory if m.worker == worker]
         # the last process with this number only: the sample number of a restarted worker starts again
-        restarts = [place for place, m in enumerate(mine) if place and m.samples <= mine[place - 1].samples]
-        run = max((mine[a:b] for a, b in zip([0, *restarts], [*restarts, len(mine)], strict=True)), key=len)
+        restarts = [place for place, m in enumerate(of_worker) if place and m.samples <= of_worker[place - 1].samples]
+        run = max((of_worker[a:b] for a, b in zip([0, *restarts], [*restarts, len(of_worker)], strict=True)), key=len)
         # from the second measurement on: between the first two a worker copies the pages that every process writes once
         # (70 MB on Python 3.12), however few samples it loads
         run = run[1:]

@@ -28,10 +28,10 @@ def detect(case: Case) -> Finding | None:
     if not wrong or case.compared is None or any(s.changed for s in case.compared.samples):
         return None
     fresh = case.compared.plan.changed(fresh=True)
-    anew = case.tried(fresh)
-    right = anew is not None and anew.fine and not differing(case, anew)
+    fresh_trial = case.tried(fresh)
+    correct_when_fresh = fresh_trial is not None and fresh_trial.fine and not differing(case, fresh_trial)
     indices = {s.index for s in wrong}
-    if len(indices) < 2 and not right:
+    if len(indices) < 2 and not correct_when_fresh:
         return None  # may be chance
     return Finding(
         RULE,
@@ -39,9 +39,9 @@ def detect(case: Case) -> Finding | None:
         f"sample {names(s.index for s in wrong)} of {case.loader.dataset}",
         (
             f"workers that delivered them: {', '.join(str(w) for w in sorted({s.worker for s in wrong}))}",
-            *((f"{anew.plan}: every sample is correct",) if right and anew else ()),
+            *((f"{fresh_trial.plan}: every sample is correct",) if correct_when_fresh and fresh_trial else ()),
         ),
-        _same_without_workers(case, AGREES if right or len(indices) > 1 else SUGGESTED),
+        _same_without_workers(case, AGREES if correct_when_fresh or len(indices) > 1 else SUGGESTED),
         f"look at what {case.loader.dataset} reads besides the index: handles, globals, what the process inherited",
         case.loader.dataset_place,
         wants=(fresh,) if case.forked else (),

@@ -78,24 +78,24 @@ def _shared(one: WatchedLoader, other: WatchedLoader) -> tuple[float, str]:
     if one.description.replacement:
         return 0.0, ""
     what = "indices"
-    mine, its = (set(loader.base_indices(loader.epochs[0])) for loader in (one, other))
+    drawn, drawn_by_other = (set(loader.base_indices(loader.epochs[0])) for loader in (one, other))
     if one.iterable and one.epochs[0].signatures:
         # everything the workers of a rank delivered: the same content means the same samples, whatever else is drawn
-        mine, its = (set().union(*loader.epochs[0].signatures.values()) for loader in (one, other))
+        drawn, drawn_by_other = (set().union(*loader.epochs[0].signatures.values()) for loader in (one, other))
         return (
-            len(mine & its) / min(len(mine), len(its)) if mine and its else 0.0
-        ), f"{len(mine & its)} of {len(mine)} samples"
+            len(drawn & drawn_by_other) / min(len(drawn), len(drawn_by_other)) if drawn and drawn_by_other else 0.0
+        ), f"{len(drawn & drawn_by_other)} of {len(drawn)} samples"
     # a stream has no indices; and datasets of different files may have the same ones
     if one.iterable or one.description.items != other.description.items or not one.description.items:
         samples = [{s.digest for s in loader.epochs[0].samples} for loader in (one, other)]
         if one.iterable and draws_random_numbers(one):
             return 0.0, ""  # the content does not identify the sample
         if not draws_random_numbers(one):
-            mine, its, what = samples[0], samples[1], "examined samples"
-    both = mine & its
-    if len(mine) < 4 or len(its) < 4:
+            drawn, drawn_by_other, what = samples[0], samples[1], "examined samples"
+    both = drawn & drawn_by_other
+    if len(drawn) < 4 or len(drawn_by_other) < 4:
         return 0.0, ""
-    return len(both) / min(len(mine), len(its)), f"{len(both)} of {len(mine)} {what}"
+    return len(both) / min(len(drawn), len(drawn_by_other)), f"{len(both)} of {len(drawn)} {what}"
 
 
 def _finding(watched: ProgramFacts, one: WatchedLoader, other: WatchedLoader, share: float, words: str) -> Finding:

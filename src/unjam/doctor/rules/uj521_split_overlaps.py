@@ -66,8 +66,8 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Finding | None:
     if train.iterable:
         return None
-    mine, its = train.description.tokens.get("base"), other.description.tokens.get("base")
-    if (mine is not None and mine == its) or _same_rows(train, other):
+    train_token, other_token = train.description.tokens.get("base"), other.description.tokens.get("base")
+    if (train_token is not None and train_token == other_token) or _same_rows(train, other):
         drawn = {index for epoch in train.epochs for index in train.base_indices(epoch)}
         checked = {index for epoch in other.epochs for index in other.base_indices(epoch)}
         what, shown = "indices", sorted(drawn & checked, key=str)
@@ -92,7 +92,7 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
     if not common:
         return None
     whole = len(drawn) >= int(train.description.base_length or 0)
-    same = mine is not None and mine == its and what == "indices"
+    same = train_token is not None and train_token == other_token and what == "indices"
     if (checked == drawn and (whole or apart)) or (same and len(checked) >= int(other.description.base_length or 0)):
         return None  # intended: it measures how well the training set is learnt
     split, its_split = train.composed_at(), other.composed_at()
@@ -122,20 +122,22 @@ def _same_rows(train: WatchedLoader, other: WatchedLoader) -> bool:
         other.description.base_length,
     )
     rows = [path for path in train.description.rows if path in other.description.rows]
-    mine, its = train.epochs[0].hashes, other.epochs[0].hashes
-    return same and bool(rows) and all(mine.get(path) == its.get(path) is not None for path in rows)
+    train_hashes, other_hashes = train.epochs[0].hashes, other.epochs[0].hashes
+    return same and bool(rows) and all(train_hashes.get(path) == other_hashes.get(path) is not None for path in rows)
 
 
 def _same_home(train: WatchedLoader, other: WatchedLoader) -> bool:
     """Whether two datasets take their items from the same folder, without which a file name means nothing."""
-    mine, its = train.epochs[0].hashes, other.epochs[0].hashes
+    train_hashes, other_hashes = train.epochs[0].hashes, other.epochs[0].hashes
     rows = {*train.description.rows, *other.description.rows}
     plain = [
         path
-        for path in mine
-        if path.startswith("dataset.") and path in its and path not in rows and ":" not in mine[path]
+        for path in train_hashes
+        if path.startswith("dataset.") and path in other_hashes and path not in rows and ":" not in train_hashes[path]
     ]
-    return all(mine[path] == its[path] for path in plain if not mine[path].startswith("object "))
+    return all(
+        train_hashes[path] == other_hashes[path] for path in plain if not train_hashes[path].startswith("object ")
+    )
 
 
 def _has_another(watched: ProgramFacts, train: WatchedLoader, loader: WatchedLoader) -> bool:

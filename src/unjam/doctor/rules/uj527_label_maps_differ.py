@@ -33,18 +33,18 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             if train.pid != other.pid:
                 continue
             for name, table in train.description.maps.items():
-                its = other.description.maps.get(name, {})
-                wrong = [key for key, value in table.items() if key in its and its[key] != value]
+                other_table = other.description.maps.get(name, {})
+                wrong = [key for key, value in table.items() if key in other_table and other_table[key] != value]
                 if not wrong:
                     continue
                 key = wrong[0]
                 return [
                     Finding(
                         RULE,
-                        f"{name} differs between training and evaluation: {key!r} is {table[key]} and {its[key]}",
+                        f"{name} differs between training and evaluation: {key!r} is {table[key]} and {other_table[key]}",
                         f"dataset.{name}",
                         (
-                            f"{train.name}: {key!r} is {table[key]}; {other.name}: {key!r} is {its[key]}",
+                            f"{train.name}: {key!r} is {table[key]}; {other.name}: {key!r} is {other_table[key]}",
                             f"names with different numbers: {len(wrong)} of {len(table)}",
                         ),
                         OBSERVED,

@@ -84,13 +84,15 @@ def _overlap(one: list[Any], two: list[Any]) -> bool:
 
 
 def _finding(loader: WatchedLoader, name: str, one: list[Any], two: list[Any]) -> Finding:
-    gone = len(set(one) - set(two))
+    missing = len(set(one) - set(two))
     place = loader.made or loader.place
     home = loader.home
     files = dict.fromkeys(at.file for at in (place, home) if at is not None)
     chosen = next((at for file in files for at in attribute_calls(file, CHOOSE) if _unseeded(at)), None)
     what = (
-        f"{gone:,} of its {len(one):,} samples differ" if gone else f"its {len(one):,} samples have a different order"
+        f"{missing:,} of its {len(one):,} samples differ"
+        if missing
+        else f"its {len(one):,} samples have a different order"
     )
     return Finding(
         RULE,
@@ -100,13 +102,13 @@ def _finding(loader: WatchedLoader, name: str, one: list[Any], two: list[Any]) -
             f"the program ran twice up to its first loader: {what}",
             *line_evidence("chosen at", chosen),
             "the program saves checkpoints: unless it restores the choice from them, a resumed run trains on evaluation samples"
-            if gone
+            if missing
             else "an index names a different sample in each run: training cannot resume within an epoch",
         ),
         AGREES,
         "seed the choice of the samples, or sort them, or save the choice with the checkpoint",
         chosen or place,
-        severity=None if gone else Severity.NOTE,
+        severity=None if missing else Severity.NOTE,
     )
 
 
