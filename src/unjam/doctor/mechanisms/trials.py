@@ -220,6 +220,11 @@ def raised_words(raised: Raised) -> tuple[str, ...]:
     return (said, f"raised at {quoted(raised.place)}") if raised.place else (said,)
 
 
+def ending_words(trial: Trial) -> str:
+    """Say how a trial ended: its exception, or else its outcome."""
+    return f"{trial.raised.type_name}: {first_line(trial.raised)[:140]}" if trial.raised else trial.outcome
+
+
 # -- iterables ---------------------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ def verdict(tuned: Tuned) -> str:
     """Return the recommendation as one line."""
     tune_result, choice = tuned.tune_result, tuned.choice
     if choice is None:
-        return "no setting worked"
+        return "no setting succeeded"
     rate = f"{tune_result.rate(choice):,.0f} samples/s"
     if tuned.needed is None:
         return f"{choice}: {rate}, the cheapest of the nearly fastest settings"

@@ -1,4 +1,4 @@
-"""The catalogue of rules: one file for each known cause, in the order of the codes."""
+"""The catalogue of rules: one file per known cause, in the order of their codes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from unjam.doctor.rules.rule import Finding, Rule
 
 
 class RuleFile(Protocol):
-    """What the file of a rule defines: besides this, one way or more in which its cause is found.
+    """What the file of a rule defines, besides at least one way to find its cause.
 
-    NAMES and words: the explanations of mechanisms that it names. detect, detect_program and detect_live: what it finds by
-    itself in the trials of a loader, in a program as it ran, and in a running program seen from outside.
+    NAMES and words: the explanations of mechanisms that it puts into words. detect, detect_program and detect_live: what it
+    finds itself in the trials of a loader, in a run of the program, and in a running program observed from outside.
     """
 
     RULE: Rule
@@ -27,7 +27,7 @@ class RuleFile(Protocol):
 
 
 def example(code: str, kind: str) -> Path:
-    """The smallest real program with ("broken") or without ("fixed") what a rule finds; only in a source tree."""
+    """Return the smallest real program with ("broken") or without ("fixed") the cause; exists only in a source tree."""
     return Path(__file__).parent / "programs" / f"{code.lower()}_{kind}.py"
 
 

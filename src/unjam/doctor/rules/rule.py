@@ -1,9 +1,9 @@
-"""What a rule is, and what it finds.
+"""Rules and their findings.
 
-A rule is one file. Its docstring is the only text about it, under fixed headings. It names explanations of the
+Each rule is one file. Its docstring, under fixed headings, is its only documentation. A rule either words explanations of
 mechanisms (NAMES, `words`), or finds its cause itself: `detect` in the trials of a loader (a Case), `detect_program` in a
-program as it ran (a Watched, and the Cases of its loaders), `detect_live` in a running program seen from outside (a Scene).
-The smallest real programs with and without the cause are files in `programs/`.
+run of the program (a ProgramFacts, and the Cases of its loaders), `detect_live` in a running program observed from outside
+(a Scene). The smallest real programs with and without the cause are in `programs/`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import WatchedLoader
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place, Plan
 from unjam.doctor.proof import Basis, Confidence, Proof, Severity, prove
 from unjam.system.masking import masked
@@ -20,7 +22,7 @@ from unjam.system.printable import printable_line
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A known cause. A `fallback` names a symptom; dropped if another rule names the cause."""
+    """A known cause. A `fallback` names only a symptom and is dropped if another rule names the cause."""
 
     code: str
     name: str
@@ -29,13 +31,13 @@ class Rule:
     fallback: bool = False
     yields_to: tuple[str, ...] = ()  # further symptoms whose cause also explains this one
     explains: tuple[str, ...] = ()  # further symptoms that this cause produces
-    replaces: tuple[str, ...] = ()  # codes of rules that name the same less exactly
-    live: bool = False  # found by `unjam why` in a running program, never by `unjam check`
+    replaces: tuple[str, ...] = ()  # codes of rules that name the same cause less precisely
+    live: bool = False  # found only by `unjam why` in a running program, never by `unjam check`
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem; the fields are in the order in which the report shows them."""
+    """One problem. The fields are in the order in which the report shows them."""
 
     rule: Rule
     title: str
@@ -45,26 +47,26 @@ class Finding:
     help: str
     location: Place | None = None
     diff: str = ""
-    wants: tuple[Plan, ...] = ()  # further trials that would tell more
+    wants: tuple[Plan, ...] = ()  # further trials that would give more evidence
     severity: Severity | None = None
     proof: Proof | None = None
-    depth: int = 1  # how far it goes: 2 names a cause that a mechanism found, 1 a place
+    depth: int = 1  # 2: names a cause that a mechanism found; 1: names a place
     accounts_for: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()  # the types of the exceptions that it explains
 
     @property
     def confidence(self) -> Confidence:
-        """How sure it is; see `doctor/proof`."""
+        """How certain the finding is."""
         return (self.proof or prove(self.basis, None)).confidence
 
     def proved(self, case: Case | None) -> Finding:
-        """Return the finding with what the trials of a loader say about it."""
+        """Return the finding with the evidence from the trials of a loader."""
         known = prove(self.basis, case)
         return replace(self, proof=known, evidence=(*self.evidence, *known.words), wants=(*self.wants, *known.wants))
 
     @property
     def symptoms(self) -> tuple[str, ...]:
-        """The symptoms that it accounts for."""
+        """The symptoms that the finding accounts for."""
         return self.accounts_for or tuple(one for one in (self.rule.symptom, *self.rule.explains) if one)
 
     @property
@@ -86,6 +88,22 @@ class Finding:
             "diff": self.diff,
             "location": {"file": self.location.file, "line": self.location.line} if self.location else None,
         }
+
+
+def case_of(cases: list[Case], loader: WatchedLoader) -> Case | None:
+    """Return the case of a loader of the program, if it was examined."""
+    return next((one for one in cases if one.watched_loader is loader), None)
+
+
+def dataset_place(cases: list[Case], loader: WatchedLoader) -> Place | None:
+    """Return the line of the loader's dataset, if the loader was examined."""
+    case = case_of(cases, loader)
+    return case.loader.dataset_place if case is not None else None
+
+
+def line_evidence(words: str, place: Place | None) -> tuple[str, ...]:
+    """Return the words with a line and its text, as evidence; nothing if the line is unknown."""
+    return (f"{words} {quoted(place)}",) if place is not None else ()
 
 
 _HARM = {"2": 0, "3": 1, "1": 2, "5": 3, "4": 4, "6": 5, "7": 6}
@@ -113,7 +131,7 @@ def _shown(text: str) -> str:
 
 
 def by_harm(findings: list[Finding]) -> list[Finding]:
-    """Sort the findings, the worst first."""
+    """Sort the findings, the most harmful first."""
     return sorted(
         findings,
         key=lambda f: (_SEVERITY[f.weight], _HARM[f.rule.code[2]], _CONFIDENCE[f.confidence], f.rule.code),
@@ -121,7 +139,7 @@ def by_harm(findings: list[Finding]) -> list[Finding]:
 
 
 def without_echoes(findings: list[Finding]) -> list[Finding]:
-    """Drop fallbacks that another finding explains, and notes on a culprit already blamed."""
+    """Drop fallbacks that another finding explains, and notes on a culprit that another finding names."""
     explained = {
         symptom
         for f in findings
@@ -131,6 +149,6 @@ def without_echoes(findings: list[Finding]) -> list[Finding]:
     }
     replaced = {code for f in findings for code in f.rule.replaces if f.weight is not Severity.NOTE}
     findings = [f for f in findings if f.rule.code not in replaced]
-    accused = [f.culprit for f in findings if f.weight is not Severity.NOTE]
-    findings = [f for f in findings if f.weight is not Severity.NOTE or f.culprit not in accused]
+    culprits = [f.culprit for f in findings if f.weight is not Severity.NOTE]
+    findings = [f for f in findings if f.weight is not Severity.NOTE or f.culprit not in culprits]
     return [f for f in findings if not (f.rule.fallback and explained & {f.rule.symptom, *f.rule.yields_to})]

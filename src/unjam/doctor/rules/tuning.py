@@ -1,6 +1,6 @@
 """From tune measurements to a recommendation.
 
-Says where the time goes, why more workers stop helping, and which cheapest setting is enough.
+Says where the time goes, why more workers stop helping, and which is the cheapest setting that is fast enough.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from unjam.units import duration, with_file
 AS_GOOD = 0.95
 # a loader should deliver this many times what the training consumes
 HEADROOM = 1.1
-# without workers loading must be this many times as fast as with them, if the training's need is
-# unknown
+# if the training's need is unknown, loading without workers must be this many times as fast as with them
 OVERLAP = 1.3
 # if the next number of workers gains less than this factor, more workers have stopped helping
 WORTH = 1.1
@@ -47,9 +46,9 @@ class TuneReason:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The tune measurements and what follows from them.
+    """The tune measurements and the conclusions from them.
 
-    enough: whether the training does not wait with this choice; None if that is unknown.
+    enough: whether the choice is fast enough that the training does not wait; None if unknown.
     """
 
     tune_result: TuneResult
@@ -100,7 +99,7 @@ def judge(tune_result: TuneResult) -> Tuned:
     if choice is not None and fastest is not None:
         notes = tuple(_notes(tune_result, good, choice, fastest))
     else:
-        notes = ("no setting worked",)
+        notes = ("no setting succeeded",)
     persistent = choice is not None and _should_persist(tune_result, choice)
     return Tuned(tune_result, choice, fastest, enough, needed, tuple(_parts(tune_result)), stops, persistent, notes)
 
@@ -108,27 +107,27 @@ def judge(tune_result: TuneResult) -> Tuned:
 def _choose(
     tune_result: TuneResult, good: dict[TuneSetting, float], needed: float | None
 ) -> tuple[TuneSetting | None, bool | None]:
-    """Choose the cheapest setting that is enough for the training.
+    """Choose the cheapest setting that is fast enough for the training.
 
-    If none is enough, or the need is unknown, choose the cheapest of the nearly fastest settings.
+    If none is fast enough, or the need is unknown, choose the cheapest of the nearly fastest settings.
     """
     if not good:
         return None, None
     enough: bool | None = None
-    able = list(good)
+    candidates = list(good)
     if needed is not None:
-        able = [
+        candidates = [
             setting
             for setting in good
             if good[setting] >= needed * HEADROOM and _can_keep_up(tune_result, setting, needed)
         ]
-        enough = bool(able)
-    if not able or needed is None:
+        enough = bool(candidates)
+    if not candidates or needed is None:
         # without workers nothing is loaded while the training computes, so that must be much faster
         ranked = {setting: rate if setting.workers else rate / OVERLAP for setting, rate in good.items()}
         best = max(ranked.values())
-        able = [setting for setting in ranked if ranked[setting] >= best * AS_GOOD]
-    return min(able, key=lambda setting: (_cost(tune_result, setting), -good[setting])), enough
+        candidates = [setting for setting in ranked if ranked[setting] >= best * AS_GOOD]
+    return min(candidates, key=lambda setting: (_cost(tune_result, setting), -good[setting])), enough
 
 
 def _can_keep_up(tune_result: TuneResult, setting: TuneSetting, needed: float) -> bool:
@@ -186,7 +185,7 @@ def _why_scaling_stops(tune_result: TuneResult, good: dict[TuneSetting, float]) 
         top = by_workers[-1] if by_workers else None
         if top is not None and top.workers >= tune_result.most:
             words = f"more than {count(tune_result.most, 'worker')} were not tried: {tune_result.because}"
-            return [TuneReason(words, AGREES, ("the last increase still helped",), untried=True)]
+            return [TuneReason(words, AGREES, ("the last increase was still faster",), untried=True)]
         return []
     before = by_workers[by_workers.index(last) - 1]
     here, there = tune_result.last(before), tune_result.last(last)
@@ -203,15 +202,15 @@ def _causes(tune_result: TuneResult, here: Measurement, there: Measurement, gain
     seen = Counter[str]()
     for trial in tune_result.of(there.setting):
         seen.update(trial.waits)
-    looks = seen.total()
+    stack_samples = seen.total()
     took = (
         f"a sample takes {slower:.1f} times as long with {there.setting.workers} workers as with {here.setting.workers}"
     )
     full = cores >= 0.85 * tune_result.processors
     waits_for = {"lock": "a lock that the workers share", "disk": "the disk", "file": "files", "socket": "a server"}
     kind = max(waits_for, key=lambda name: seen[name])
-    # of two workers that take turns, one waits while the other works: a share of 0.5 at most
-    share = seen[kind] / looks if looks else 0.0
+    # of two workers that take turns, one waits while the other works, so the share is at most 0.5
+    share = seen[kind] / stack_samples if stack_samples else 0.0
     waits = share > 0.3 and slower > 1.3 and not full
     return [
         TuneReason(
@@ -222,7 +221,7 @@ def _causes(tune_result: TuneResult, here: Measurement, there: Measurement, gain
         TuneReason(
             f"samples wait for {waits_for[kind]}",
             AGREES,
-            (gain, took, f"{share:.0%} of the observations of workers"),
+            (gain, took, f"{share:.0%} of the workers' stack samples show that wait"),
         )
         if waits
         else None,
@@ -232,7 +231,7 @@ def _causes(tune_result: TuneResult, here: Measurement, there: Measurement, gain
         TuneReason(
             "memory bandwidth, or processors that share a core",
             SUGGESTED,
-            (gain, f"a sample needs {per_sample:.1f} times the processor time"),
+            (gain, f"a sample needs {per_sample:.1f} times as much processor time"),
         )
         if per_sample > 1.3 and not full
         else None,
@@ -244,9 +243,9 @@ def _causes(tune_result: TuneResult, here: Measurement, there: Measurement, gain
         if there.main_cpu > 0.85
         else None,
         TuneReason(
-            "a few slow samples delay all others",
+            "all workers wait for a few slow samples",
             AGREES,
-            (gain, f"{there.stalled:.0%} of the time was spent waiting for one; the slowest: {_named(there)}"),
+            (gain, f"{there.stalled:.0%} of the time was spent waiting for one of them; the slowest: {_named(there)}"),
         )
         if there.stalled > 0.2
         else None,
@@ -266,7 +265,7 @@ def _notes(
         notes.append("not all numbers of workers were tried for lack of time (raise --budget)")
     if choice != fastest and good[choice] < good[fastest] * AS_GOOD:
         notes.append(
-            f"{fastest} would be {good[fastest] / good[choice]:.2f} times as fast, but training does not need that"
+            f"{fastest} would be {good[fastest] / good[choice]:.2f} times as fast, but the training does not need that"
         )
     twin = next((r for r in good if r.driver == "torch" and r.workers == choice.workers and choice.workers), None)
     if choice.driver == "unjam" and twin is not None:

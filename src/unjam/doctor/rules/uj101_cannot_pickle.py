@@ -22,11 +22,10 @@ from __future__ import annotations
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, WorkerArgument
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import function_at
 from unjam.doctor.mechanisms.trials import basis_with_fork
 from unjam.doctor.mechanisms.unsendable import CannotBeUnpickled
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ101", "cannot-pickle", symptom="start")
 
@@ -73,7 +72,7 @@ def pickle_evidence(failed: list[WorkerArgument]) -> tuple[str, ...]:
     place = failed[0].place
     return (
         *(f"{c.path} is a {c.type_name}: {c.reason}" for c in failed),
-        *((f"set at {quoted(place)}",) if place else ()),
+        *line_evidence("set at", place),
     )
 
 

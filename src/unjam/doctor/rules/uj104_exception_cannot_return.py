@@ -20,8 +20,7 @@ from __future__ import annotations
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import bad_samples, basis_without_samples, first_line
+from unjam.doctor.mechanisms.trials import bad_samples, basis_without_samples, raised_words
 from unjam.doctor.mechanisms.unsendable import ExceptionChangesType
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -53,8 +52,7 @@ def detect(case: Case) -> Finding | None:
         + ("; the loader waits forever" if hung else ""),
         f"{first.type_name} raised by {where}",
         (
-            f"{first.type_name}: {first_line(first)}",
-            *((f"raised at {quoted(first.place)}",) if first.place else ()),
+            *raised_words(first),
             first.crosses,
             *(("with workers: every process waits; without: the exception is raised",) if hung else ()),
         ),

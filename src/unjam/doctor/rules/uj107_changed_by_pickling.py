@@ -19,9 +19,8 @@ Limits: the doctor does not see a difference that no sample uses.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import basis_correct_with, differing, names, only_in_workers
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ107", "changed-by-pickling", symptom="differs")
 
@@ -60,7 +59,7 @@ def detect(case: Case) -> Finding | None:
         culprit,
         (
             what,
-            *((f"raised at {quoted(failure.place)}",) if failure and failure.place else ()),
+            *line_evidence("raised at", failure.place if failure else None),
         ),
         basis_correct_with(case, compared.plan, forked),
         "store what the sample depends on as an attribute, in the dataset's __init__"

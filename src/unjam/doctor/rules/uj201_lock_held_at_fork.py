@@ -25,7 +25,7 @@ from unjam.doctor.facts.trial import place_of
 from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.trials import blocked_lock, stuck_processes, worker_words
 from unjam.doctor.proof import AGREES, Toggle
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.units import duration
 
 RULE = Rule("UJ201", "lock-held-at-fork", symptom="frozen")
@@ -54,7 +54,7 @@ def detect(case: Case) -> Finding | None:
             (
                 f"{worker_words(stuck)} waits for a lock at {quoted(stuck.place)}",
                 *((f"{who} holds it{_at(holder)}",) if holder else ()),
-                *((f"the lock is created at {quoted(part.place)}",) if part and part.place else ()),
+                *line_evidence("the lock is created at", part.place if part else None),
             ),
             Toggle(base.plan, (plan,)) if part else AGREES,
             _help(lock.path, who),
@@ -96,7 +96,7 @@ def detect_live(scene: Scene) -> Finding | None:
             name,
             (
                 f"waits at {blocked.where}, for {duration(blocked.seconds)}",
-                f"{who} holds it now, taken at {quoted(holder.place)}"
+                f"{who} holds it now, acquired at {quoted(holder.place)}"
                 if holder
                 else "this is the worker's first sample: it inherited the lock already locked"
                 + (f"; threads of the main process now: {threads}" if threads else ""),

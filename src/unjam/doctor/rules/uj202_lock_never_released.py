@@ -26,7 +26,7 @@ from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.not_released import LockFileNotRemoved, NeverReleased
 from unjam.doctor.mechanisms.trials import blocked_lock, stuck_processes, worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.units import duration
 
 RULE = Rule("UJ202", "lock-never-released", symptom="frozen")
@@ -83,7 +83,7 @@ def detect(case: Case) -> Finding | None:
                 f"waits at {quoted(stuck.place)}",
                 f"it was {'held' if before else 'free'} when the workers started"
                 + ("; no thread of the program uses it" if before else ""),
-                *((f"the lock is created at {quoted(part.place)}",) if part.place else ()),
+                *line_evidence("the lock is created at", part.place),
             ),
             Toggle(base.plan, (plan,)),
             _help(lock.path),
@@ -150,12 +150,12 @@ def _mutual_wait(scene: Scene, blocked: scenes.BlockedProcess) -> tuple[str, lis
             continue
         back = next((h for h in other.holders if (h.pid, h.tid) == (blocked.process.pid, blocked.thread.tid)), None)
         if back is not None:
-            them = scene.find(holder.pid)
+            holding = scene.find(holder.pid)
             who = (
                 f"thread {holder.thread!r}"
                 if holder.pid == blocked.process.pid
-                else them.name
-                if them
+                else holding.name
+                if holding
                 else f"pid {holder.pid}"
             )
             return (

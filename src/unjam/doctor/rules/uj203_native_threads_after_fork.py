@@ -42,15 +42,15 @@ def detect(case: Case) -> Finding | None:
     for base, stuck in stuck_processes(case):
         if not stuck.native:
             continue
-        capped, fresh = base.plan.changed(threads=1), base.plan.changed(fresh=True)
+        limited, fresh = base.plan.changed(threads=1), base.plan.changed(fresh=True)
         own = base.plan.changed(workers=0, start="", in_place=True, epochs=1, tolerant=False, seconds=4.0)
-        with_cap, anew, in_place = case.tried(capped), case.tried(fresh), case.tried(own)
-        tried = [t for t in (with_cap, anew, in_place) if t is not None and t.outcome != "refused"]
-        if any(t.outcome == "hung" for t in tried if t is not with_cap):
+        limited_trial, fresh_trial, in_place = case.tried(limited), case.tried(fresh), case.tried(own)
+        tried = [t for t in (limited_trial, fresh_trial, in_place) if t is not None and t.outcome != "refused"]
+        if any(t.outcome == "hung" for t in tried if t is not limited_trial):
             return None  # it hangs without the fork too
         libraries = [name for name in stuck.libraries if not name.startswith(_BINDINGS)]
         library = libraries[0] if libraries else "a native library"
-        plans = (capped, fresh, *((own,) if anew is not None and anew.outcome == "refused" else ()))
+        plans = (limited, fresh, *((own,) if fresh_trial is not None and fresh_trial.outcome == "refused" else ()))
         return Finding(
             RULE,
             f"{worker_words(stuck)} waits in native code ({library}), whose threads were lost at the fork",
@@ -61,15 +61,15 @@ def detect(case: Case) -> Finding | None:
                 f"native threads (not started by Python) at the fork: {case.process_facts.native_threads}",
             ),
             Toggle(base.plan, plans),
-            _help(case, cap_helps=with_cap is None or with_cap.moved_on),
+            _help(case, limit_helps=limited_trial is None or limited_trial.moved_on),
             stuck.place,
         )
     return None
 
 
-def _help(case: Case, *, cap_helps: bool) -> str:
+def _help(case: Case, *, limit_helps: bool) -> str:
     init = case.loader.worker_init or "a worker_init_fn"
-    if not cap_helps:
+    if not limit_helps:
         return "pass multiprocessing_context='forkserver' to the loader, or do not use the library before the loop"
     return _limit_threads(init)
 

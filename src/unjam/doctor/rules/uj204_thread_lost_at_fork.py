@@ -24,7 +24,7 @@ from unjam.doctor.facts.trial import StuckProcess
 from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.trials import stuck_processes, waits_for, worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.units import duration
 
 RULE = Rule("UJ204", "thread-lost-at-fork", symptom="frozen")
@@ -62,7 +62,7 @@ def detect(case: Case) -> Finding | None:
                 f"waits at {quoted(stuck.place)}",
                 f"threads of the program: {', '.join(repr(t.name) for t in case.process_facts.threads[:4])}; in the worker: "
                 + (", ".join(stuck.threads) or "none"),
-                *((f"created at {quoted(part.place)}",) if part and part.place else ()),
+                *line_evidence("created at", part.place if part else None),
             ),
             Toggle(base.plan, (plan,), ground=AGREES if _unserved(stuck) else SUGGESTED),
             f"create {path} and its thread in the worker: on first use, or in worker_init_fn",

@@ -25,7 +25,7 @@ from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.trials import stuck_processes, waits_for, worker_words
 from unjam.doctor.mechanisms.waits import PoolWaitsForItself, ProducerNeverEnds
 from unjam.doctor.proof import AGREES, SUGGESTED
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.units import duration
 
 RULE = Rule("UJ206", "queue-nobody-serves", symptom="frozen")
@@ -75,7 +75,7 @@ def detect(case: Case) -> Finding | None:
         (
             f"waits at {quoted(stuck.place)}",
             f"{sync.path} is a {sync.type_name}, {state}",
-            *((f"created at {quoted(part.place)}",) if part and part.place else ()),
+            *line_evidence("created at", part.place if part else None),
             *(("the same with workers and without",) if both and case.loader.num_workers else ()),
         ),
         AGREES,

@@ -17,9 +17,8 @@ here.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import bad_samples, basis_without_workers
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ207", "children-in-worker", symptom="differs")
 
@@ -42,7 +41,7 @@ def detect(case: Case) -> Finding | None:
         f"{first.place}" if first.place else "the dataset",
         (
             f"{first.type_name}: {first.message}",
-            *((f"at {quoted(first.place)}",) if first.place else ()),
+            *line_evidence("at", first.place),
             *(("without workers the same sample loads",) if alone else ()),
         ),
         basis_without_workers(case),

@@ -54,15 +54,15 @@ def detect(case: Case) -> Finding | None:
         return None
     stuck = next((s for _, s in stuck_processes(case)), hung.stuck[0] if hung.stuck else None)
     fresh = hung.plan.changed(fresh=True)
-    anew = case.tried(fresh)
+    fresh_trial = case.tried(fresh)
     evidence = [
         f"{worker_words(s)} waits for {s.words}{', at ' + quoted(s.place) if s.place else ''}" for s in hung.stuck[:4]
     ]
-    if anew is not None and anew.outcome != "refused":
-        evidence.append(f"{anew.plan}: {'succeeds' if anew.fine else anew.outcome}")
+    if fresh_trial is not None and fresh_trial.outcome != "refused":
+        evidence.append(f"{fresh_trial.plan}: {'succeeds' if fresh_trial.fine else fresh_trial.outcome}")
     if hung.output.strip():
         evidence.append(f"last line of output: {hung.output.strip().splitlines()[-1][:200]}")
-    inherited = anew is not None and anew.fine
+    inherited = fresh_trial is not None and fresh_trial.fine
     return Finding(
         RULE,
         "the loader hangs"

@@ -56,8 +56,8 @@ def detect_live(scene: Scene) -> Finding | None:
     if seconds < 1.0 and not all(one.thread.steady for one in waiting):
         return None  # a short wait in a healthy job
     holder = next((one for one in missing if scenes.is_blocked(scene, one, one.thread)), missing[0])
-    moves = holder.thread.computes or (holder.activity.stage != "waits" and not holder.thread.steady)
-    if moves and seconds < scenes.NO_ACCIDENT:
+    makes_progress = holder.thread.computes or (holder.activity.stage != "waits" and not holder.thread.steady)
+    if makes_progress and seconds < scenes.NO_ACCIDENT:
         return None  # the missing rank may only be slightly slower
     verb = "wait" if waiting[1:] else "waits"
     operation = stack_activity.collective(first.thread.frames) or "a collective operation"
@@ -74,7 +74,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 else ()
             ),
         ),
-        AGREES if not moves else SUGGESTED,
+        AGREES if not makes_progress else SUGGESTED,
         f"look at what {holder.name} does; the other ranks are only waiting for it",
         holder.thread.place,
         severity=Severity.ERROR,

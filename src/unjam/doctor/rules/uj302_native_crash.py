@@ -19,9 +19,8 @@ Limits: the innermost Python line is known, the native function is not.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import basis_without_samples, dead_processes
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ302", "native-crash", symptom="died")
 SIGNALS = {
@@ -46,7 +45,7 @@ def detect(case: Case) -> Finding | None:
         f"{where} crashes its process: {SIGNALS[end.signal]} ({end.signal})",
         f"{where} at {end.place}" if end.place else where,
         (
-            *((f"innermost line of the program: {quoted(end.place)}",) if end.place else ()),
+            *line_evidence("innermost line of the program:", end.place),
             *((f"innermost Python call: {innermost.function} in {innermost.file}",) if innermost else ()),
             *(("the same without workers: the sample is the cause, not the workers",) if alone else ()),
             *(

@@ -17,9 +17,8 @@ line only sometimes.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import bad_samples, basis_without_samples, dead_processes
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ303", "exit-in-dataset", symptom="died")
 
@@ -38,7 +37,7 @@ def detect(case: Case) -> Finding | None:
         where, place = f"sample {first.index}" if first.index else f"the {first.stage} stage", first.place
         evidence: tuple[str, ...] = (
             f"{where} raises SystemExit({first.message})",
-            *((f"at {quoted(place)}",) if place else ()),
+            *line_evidence("at", place),
         )
         basis = basis_without_samples(case, (bad.index for bad in exits))
     elif dead:

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.ended_peers import MappedFileShrunk
 from unjam.doctor.mechanisms.trials import basis_without_samples, dead_processes, size
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ304", "bus-error", symptom="died")
 
@@ -58,7 +57,7 @@ def detect(case: Case) -> Finding | None:
         f"{where} accesses mapped memory that no longer exists (SIGBUS)",
         f"{where} at {end.place}" if end.place else where,
         (
-            *((f"innermost line of the program: {quoted(end.place)}",) if end.place else ()),
+            *line_evidence("innermost line of the program:", end.place),
             *((f"mapped from files: {', '.join(mapped[:3])}",) if mapped else ()),
             f"/dev/shm had {size(case.process_facts.shm_free or 0)} free",
             *(("the same without workers: the file is the cause, not /dev/shm",) if alone else ()),

@@ -23,7 +23,7 @@ from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.trials import basis_without_samples, count, dead_processes
 from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.doctor.rules.uj302_native_crash import SIGNALS
 from unjam.units import duration
 
@@ -49,7 +49,7 @@ def detect(case: Case) -> Finding | None:
             f"worker {end.worker} ended by {end.signal} in {where}"
             if end.worker >= 0
             else f"ended by {end.signal} in {where}",
-            *((f"at {quoted(end.place)}",) if end.place else ()),
+            *line_evidence("at", end.place),
             "in the meantime no process was killed for lack of memory",
         ),
         basis_without_samples(case, (one.index for _, one in killed)),
@@ -63,20 +63,20 @@ def detect_live(scene: Scene) -> Finding | None:
     for main in scene.mains:
         workers = scene.workers(main)
         dead = [one for one in scene.processes if one.ended and one.parent == main.pid]
-        young = scenes.replacement_workers(workers)
+        replacements = scenes.replacement_workers(workers)
         lost = (
             main.activity.stage in ("waits", "stopping")
             and workers
             and all(one.activity.stage == "idle" for one in workers if not one.ended)
         )
         if (
-            not (dead or (young and lost))
+            not (dead or (replacements and lost))
             or main.activity.stage not in ("waits", "stopping")
             or main.thread.computes
             or not main.thread.steady
         ):
             continue
-        who = ", ".join(one.name for one in dead) or f"the worker before pid {young[0].pid}"
+        who = ", ".join(one.name for one in dead) or f"the worker before pid {replacements[0].pid}"
         return Finding(
             RULE,
             f"{who} is dead, and {main.name} still waits for its work",
@@ -86,11 +86,11 @@ def detect_live(scene: Scene) -> Finding | None:
                 *((f"{count(len(dead), 'zombie process', 'zombie processes')}, not reaped",) if dead else ()),
                 *(
                     (
-                        f"pid {young[0].pid} is younger than the others by "
-                        + duration(max(one.age for one in workers) - young[0].age),
+                        f"pid {replacements[0].pid} is younger than the others by "
+                        + duration(max(one.age for one in workers) - replacements[0].age),
                         "a worker was replaced, and its task is lost",
                     )
-                    if young
+                    if replacements
                     else ()
                 ),
                 *((f"out-of-memory kills on this machine so far: {scene.kills}",) if scene.kills else ()),

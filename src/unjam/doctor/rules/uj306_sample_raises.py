@@ -17,7 +17,6 @@ loaded.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import (
     bad_samples,
     basis_without_samples,
@@ -28,7 +27,7 @@ from unjam.doctor.mechanisms.trials import (
     names,
     out_of_descriptors,
 )
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ306", "sample-raises", symptom="raised")
 
@@ -67,7 +66,7 @@ def detect(case: Case) -> Finding | None:
         f"sample {names(b.index for b in bad)}" + (f" at {first.place}" if first.place else ""),
         (
             f"sample {first.index}: {first.type_name}: {message}",
-            *((f"raised at {quoted(first.place)}",) if first.place else ()),
+            *line_evidence("raised at", first.place),
             "also without workers: the sample is the cause, not the workers",
         ),
         basis_without_samples(case, (b.index for b in bad)),

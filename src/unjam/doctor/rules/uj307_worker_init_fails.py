@@ -16,8 +16,7 @@ Limits: none known.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import bad_samples, first_line
+from unjam.doctor.mechanisms.trials import bad_samples, raised_words
 from unjam.doctor.proof import Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -35,10 +34,7 @@ def detect(case: Case) -> Finding | None:
         RULE,
         f"worker_init_fn ({case.loader.worker_init}) raises {first.type_name} in every worker",
         f"{case.loader.worker_init} at {first.place}" if first.place else case.loader.worker_init,
-        (
-            f"{first.type_name}: {first_line(first)}",
-            *((f"raised at {quoted(first.place)}",) if first.place else ()),
-        ),
+        raised_words(first),
         Toggle(case.as_is.plan, (plain,)),
         f"fix {first.place or case.loader.worker_init}; the function is called in the worker with the worker's number",
         first.place,

@@ -31,7 +31,7 @@ from unjam.doctor.facts.source_places import attribute_calls, class_line, method
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES, OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.system.file_owner import is_users
 
 RULE = Rule(
@@ -86,7 +86,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             or (f"sample {first.index} at {first.place}" if first.index and first.place else str(first.place or where)),
             (
                 words[:300],
-                *((f"raised at {quoted(first.place)}",) if first.place else ()),
+                *line_evidence("raised at", first.place),
                 *((f"in {loader.name}",) if loader is not None else ()),
                 *((hint.words,) if hint.words else ()),
             ),
@@ -173,15 +173,15 @@ def _missing_file(watched: ProgramFacts, failure: WatchedFailure, loader: Watche
     path = _path_in(failure.message)
     folders = [epoch.folder for epoch in (loader.epochs if loader is not None else []) if epoch.folder]
     here = folders[-1] if folders else os.getcwd()
-    entered = [
+    folder_changes = [
         operation for operation in watched.file_operations if operation.kind == "entered" and operation.at <= failure.at
     ]
     full = os.path.abspath(os.path.join(here, path))
-    earlier = [operation for operation in watched.file_operations if operation.at <= failure.at]
-    gone = [
-        operation for operation in earlier if operation.kind in ("removed", "moved") and _covers(operation.path, full)
+    before = [operation for operation in watched.file_operations if operation.at <= failure.at]
+    removals = [
+        operation for operation in before if operation.kind in ("removed", "moved") and _covers(operation.path, full)
     ]
-    if gone and gone[-1].place is None:
+    if removals and removals[-1].place is None:
         files = [
             *(loader.description.files if loader is not None else ()),
             *((failure.place.file,) if failure.place else ()),
@@ -190,7 +190,7 @@ def _missing_file(watched: ProgramFacts, failure: WatchedFailure, loader: Watche
             (at for file in files for at in attribute_calls(file, ("register",)) if "atexit" in quoted(at)), None
         )
         return _Hint(
-            f"{gone[-1].path} was removed by a process when it exited (atexit)"
+            f"{removals[-1].path} was removed by a process when it exited (atexit)"
             + (
                 f": registered at {quoted(registered)}, which also runs in a worker that imports the module"
                 if registered
@@ -200,27 +200,27 @@ def _missing_file(watched: ProgramFacts, failure: WatchedFailure, loader: Watche
             registered,
             f"{quoted(registered).partition(': ')[2]} at {registered}"
             if registered
-            else os.path.basename(gone[-1].path),
+            else os.path.basename(removals[-1].path),
         )
-    if gone and gone[-1].pid != failure.pid and gone[-1].worker >= 0:
+    if removals and removals[-1].pid != failure.pid and removals[-1].worker >= 0:
         return _Hint(
-            f"worker {gone[-1].worker} removed it at {quoted(gone[-1].place)}, while worker {failure.worker} still uses it",
+            f"worker {removals[-1].worker} removed it at {quoted(removals[-1].place)}, while worker {failure.worker} still uses it",
             "give each worker its own folder, or let one process decide what is removed",
-            gone[-1].place,
-            os.path.basename(gone[-1].path),
+            removals[-1].place,
+            os.path.basename(removals[-1].path),
         )
-    if gone:
+    if removals:
         return _Hint(
-            f"{gone[-1].path} was {gone[-1].kind} at {quoted(gone[-1].place)}",
+            f"{removals[-1].path} was {removals[-1].kind} at {quoted(removals[-1].place)}",
             "keep the data until the last epoch has finished, and remove only what this line is meant to remove",
-            gone[-1].place,
-            os.path.basename(gone[-1].path),
+            removals[-1].place,
+            os.path.basename(removals[-1].path),
         )
-    if entered and not os.path.isabs(path):
+    if folder_changes and not os.path.isabs(path):
         return _Hint(
-            f"the path is relative, and the program changed its working directory at {quoted(entered[-1].place)}",
+            f"the path is relative, and the program changed its working directory at {quoted(folder_changes[-1].place)}",
             "make the paths absolute (os.path.abspath, Path.resolve) before the working directory changes",
-            entered[-1].place,
+            folder_changes[-1].place,
             "os.chdir",
         )
     if "multiprocessing/shared_memory.py" in failure.trace:

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.facts.trial import Trial
-from unjam.doctor.mechanisms.trials import first_line, size
+from unjam.doctor.mechanisms.trials import ending_words, size
 from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -59,19 +58,13 @@ def detect(case: Case) -> Finding | None:
         f"/dev/shm ({size(free)} free) with num_workers={loader.num_workers}, prefetch_factor={loader.prefetch_factor}",
         (
             f"one batch: {size(batch)}; prefetched: {loader.prefetch_factor} × {loader.num_workers} workers, and one in use",
-            *((f"{failed.plan}: {_how(failed)}",) if failed else ()),
+            *((f"{failed.plan}: {ending_words(failed)}",) if failed else ()),
         ),
         Toggle(failed.plan if failed else idle, (small,), ground=AGREES if failed else SUGGESTED),
         (f"use num_workers={most[0]}, prefetch_factor={most[1]}, or " if most else "even one worker does not fit: ")
         + f"enlarge /dev/shm to {size(batch * ahead * 1.2)} (docker run --shm-size), or use unjam's loader",
         loader.made_at,
     )
-
-
-def _how(trial: Trial) -> str:
-    if trial.raised:
-        return f"{trial.raised.type_name}: {first_line(trial.raised)[:140]}"
-    return trial.outcome
 
 
 def detect_live(scene: Scene) -> Finding | None:

@@ -22,10 +22,9 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import first_line, out_of_descriptors
+from unjam.doctor.mechanisms.trials import ending_words, out_of_descriptors
 from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ402", "descriptors-run-out", symptom="raised", explains=("frozen",))
 MARKS = ("Too many open files", "ancdata", "Errno 24")
@@ -49,7 +48,7 @@ def _files_kept_open(case: Case) -> Finding | None:
         name,
         (
             f"sample {first.index}: {first.type_name}: {first.message[:120]}",
-            *((f"raised at {quoted(first.place)}",) if first.place else ()),
+            *line_evidence("raised at", first.place),
             *((f"{name} grows with every sample",) if grown else ()),
             f"ulimit -n is {case.process_facts.descriptors:,}",
         ),
@@ -83,7 +82,7 @@ def _tensors_in_flight(case: Case) -> Finding | None:
         f"ulimit -n {process_facts.descriptors} with {tensors} tensors per batch",
         (
             f"every tensor in transit holds a descriptor; {process_facts.descriptors_used} descriptors were open before",
-            *(f"{t.plan}: {first_line(t.raised)[:140] if t.raised else 'failed'}" for t in failed[:1]),
+            *(f"{t.plan}: {ending_words(t)}" for t in failed[:1]),
         ),
         Toggle(failed[0].plan if failed else idle, (small,), ground=AGREES if failed else SUGGESTED),
         f"stack the {tensors} tensors into a few in {loader.collate}, or raise the limit: ulimit -n {max(4096, need * 4)}",

@@ -23,11 +23,11 @@ from __future__ import annotations
 import re
 
 from unjam.doctor.facts.case import Case, Part
-from unjam.doctor.facts.source import line_of, quoted
+from unjam.doctor.facts.source import line_of
 from unjam.doctor.facts.trial import Trial
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import Severity, Toggle
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ404", "objects-copied-on-read", Severity.WARNING, symptom="memory")
 # growth of all workers together below this many bytes is not reported
@@ -60,7 +60,7 @@ def detect(case: Case) -> Finding | None:
         (
             f"the workers' private memory grows by {size(each * 1000)} for every 1,000 samples",
             f"{container.path} holds about {size(container.state.nbytes)} of objects; with {workers} workers up to {size(total)} more",
-            *((f"set at {quoted(container.place)}",) if container.place else ()),
+            *line_evidence("set at", container.place),
             f"the workers of unjam.DataLoader would copy it too: {left}"
             if left
             else f"on Python 3.12 and later the workers of unjam.DataLoader read it without copying, which saves up to {size(total)}",
@@ -102,10 +102,10 @@ def growth(trial: Trial) -> float:
     """Return the mean growth of a worker's private memory in bytes per sample."""
     slopes = []
     for worker in {m.worker for m in trial.memory}:
-        mine = [m for m in trial.memory if m.worker == worker]
+        of_worker = [m for m in trial.memory if m.worker == worker]
         # the last process with this number only: the sample number of a restarted worker starts again
-        restarts = [place for place, m in enumerate(mine) if place and m.samples <= mine[place - 1].samples]
-        run = max((mine[a:b] for a, b in zip([0, *restarts], [*restarts, len(mine)], strict=True)), key=len)
+        restarts = [place for place, m in enumerate(of_worker) if place and m.samples <= of_worker[place - 1].samples]
+        run = max((of_worker[a:b] for a, b in zip([0, *restarts], [*restarts, len(of_worker)], strict=True)), key=len)
         # from the second measurement on: between the first two a worker copies the pages that every process writes once
         # (70 MB on Python 3.12), however few samples it loads
         run = run[1:]

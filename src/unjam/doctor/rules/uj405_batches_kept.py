@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.trial import Trial
-from unjam.doctor.mechanisms.trials import size
+from unjam.doctor.mechanisms.trials import ending_words, size
 from unjam.doctor.proof import Severity, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -55,15 +54,10 @@ def detect(case: Case) -> Finding | None:
         (
             f"batches are kept at {quoted(place)}",
             f"an epoch has {per_epoch:,} batches of {size(max(b.storage for b in as_is.batches))}",
-            *((f"{trial.plan}: {_how(trial)}",) if failed and trial is not None else ()),
+            *((f"{trial.plan}: {ending_words(trial)}",) if failed and trial is not None else ()),
         ),
         Toggle(plan, (as_is.plan,)),
         f"keep only a copy of what you need: {name}.append(batch.clone()), or numbers",
         place,
         severity=None if failed else Severity.WARNING,
     )
-
-
-def _how(trial: Trial) -> str:
-    lines = trial.raised.message.splitlines() if trial.raised is not None else []
-    return lines[0][:140] if lines else trial.outcome

@@ -18,10 +18,9 @@ Limits: tensors are sent through shared memory and are not counted.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import OBSERVED, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.units import duration
 
 RULE = Rule("UJ406", "large-pickle-per-worker", Severity.WARNING)
@@ -39,12 +38,13 @@ def detect(case: Case) -> Finding | None:
     wait = as_is.batches[0].wait + (as_is.starts[0] if as_is.starts else 0) if as_is and as_is.batches else 0
     return Finding(
         RULE,
-        f"the {large.name} ({size(large.nbytes)}) is pickled for each of {loader.num_workers} workers: {size(large.nbytes * loader.num_workers)} in all",
+        f"the {large.name} ({size(large.nbytes)}) is pickled for each of {loader.num_workers} workers: "
+        f"{size(large.nbytes * loader.num_workers)} in all",
         part.path if part else large.name,
         (
             f"the pickle of {large.name} has {size(large.nbytes)}",
             *((f"most of it is {part.path} ({size(part.state.nbytes)})",) if part else ()),
-            *((f"set at {quoted(part.place)}",) if part and part.place else ()),
+            *line_evidence("set at", part.place if part else None),
             *((f"time to the first batch: {duration(wait)}",) if wait else ()),
             *(() if loader.persistent_workers else ("repeated in every epoch",)),
         ),

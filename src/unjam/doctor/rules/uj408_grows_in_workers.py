@@ -25,7 +25,7 @@ from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import filled_at, function_line
 from unjam.doctor.mechanisms.trials import count, size
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, dataset_place, line_evidence
 from unjam.doctor.rules.uj404_objects_copied_on_read import growth
 
 RULE = Rule("UJ408", "grows-in-workers", Severity.WARNING)
@@ -71,7 +71,7 @@ def detect(case: Case) -> Finding | None:
             ),
             f"per epoch: about {size(epoch)} in each of {workers} workers, {size(epoch * workers)} in all",
             *((f"size of a sample: {size(per_sample)}",) if per_sample else ()),
-            *((f"at {quoted(place)}",) if place else ()),
+            *line_evidence("at", place),
         ),
         AGREES if each > 1000 else SUGGESTED,
         f"keep str(error) in {name}, or error.with_traceback(None)"
@@ -93,8 +93,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                 if not path.endswith("(lru_cache)") or len(numbers) < 3 or not _always_grows(numbers):
                     continue
                 name = path.partition(" ")[0]
-                case = next((one for one in cases if one.watched_loader is loader), None)
-                home = case.loader.dataset_place if case is not None else None
+                home = dataset_place(cases, loader)
                 place = function_line(home.file, name) if home is not None else None
                 return [
                     Finding(

@@ -25,7 +25,7 @@ from unjam.doctor.mechanisms.growth import GrowingUse
 from unjam.doctor.mechanisms.loaders import trainers
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, case_of
 
 RULE = Rule("UJ410", "grows-each-epoch", Severity.WARNING)
 LEAST = {"files": 2, "children": 1, "threads": 1, "memory": 20_000_000}
@@ -64,7 +64,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             # the first epoch loads libraries and fills caches
             if len(steps) < 2 or min(steps) < least or max(steps) > 4 * min(steps):
                 continue
-            case = next((one for one in cases if one.watched_loader is loader), None)
+            case = case_of(cases, loader)
             kept = case.reading.kept_batches if case is not None else None
             return [_finding(loader, name, values, kept)]
     return []

@@ -1,22 +1,23 @@
-"""The workers share one open file and move each other's read position.
+"""The workers share one open file or connection and disturb each other's reads.
 
 What happened: the dataset opened a file (or an archive, which is a file) before the workers were
 forked. All workers use the same open file in the kernel, with one position: when one worker seeks,
-the next read of another worker starts there. Samples are wrong, or decoders fail.
+the next read of another worker starts there. Samples are wrong, or decoders fail. With a socket or
+pipe, a worker can receive data meant for another one.
 
 Why: fork copies the descriptor, not the open file behind it.
 
 How to confirm: when every worker has its own descriptors, the samples are the same as without
 workers.
 
-How to fix: `self.file = unjam.per_worker(open, path, "rb")` in place of `self.file = open(path,
-"rb")`: every process then opens its own file on first use, and the rest of the code stays as it is.
-By hand: keep the path in `__init__` and open on first use in `__getitem__`; or read with
-`os.pread`, which has no position. A lock would make it slow and still wrong, because buffered data
-stays wrong.
+How to fix: replace `self.file = open(path, "rb")` with `self.file = unjam.per_worker(open, path,
+"rb")`: every process then opens its own file on first use, and the rest of the code stays the same.
+By hand: keep the path in `__init__` and open the file on first use in `__getitem__`; or read with
+`os.pread`, which uses no shared position. A lock would be slow and still wrong, because each
+process keeps its own buffered data.
 
-Limits: whether one run shows it is luck; a position that workers move is reported even if no sample
-was wrong.
+Limits: whether a run shows the fault depends on timing; a position that workers move is reported
+even if no sample was wrong.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ NAMES = (SharedOpenFile,)
 
 
 def words(one: SharedOpenFile) -> Words:
-    """Say what is shared, and how each worker gets its own."""
+    """Say what is shared, and how to give each worker its own."""
     if ITERATOR[0] in one.culprit:
         return Words(
-            f"{one.culprit} was made before the workers were forked, and all {one.workers} of them read from it: {one.failed}",
-            f"make {one.culprit.removesuffix(ITERATOR[0])} in the worker that uses it, on first use, or give one of the two loaders num_workers=0",
+            f"{one.culprit} was created before the workers were forked, and all {one.workers} workers read from it: {one.failed}",
+            f"create {one.culprit.removesuffix(ITERATOR[0])} in the worker that uses it, on first use, or give one of the two loaders num_workers=0",
         )
     what = "connection" if one.kind in ("socket", "pipe") else "open file"
-    makes = "what connects it, its arguments" if what == "connection" else "open, path, ..."
+    arguments = "function that connects it, its arguments" if what == "connection" else "open, path, ..."
     return Words(
-        f"{one.culprit} is one {what} for all {one.workers} workers: {one.failed}",
-        f"open {one.culprit} in every worker: unjam.per_worker({makes}) in its place, or on first use in the worker",
+        f"all {one.workers} workers share one {what}, {one.culprit}: {one.failed}",
+        f"open {one.culprit} in every worker: replace it with unjam.per_worker({arguments}), or open it on first use in the worker",
         per_worker_change(line_of(one.place)),
     )
 
@@ -59,9 +60,8 @@ def detect(case: Case) -> Finding | None:
     if not case.forked or trial is None:
         return None
     moved = list(trial.moved)
-    sockets = case.connections
+    sockets = sorted(case.connections, key=lambda part: -_workers_at(case, part))
     asked = max((_workers_at(case, part) for part in sockets), default=0)
-    sockets = sorted(sockets, key=lambda part: -_workers_at(case, part))
     provoked = trial.plan.changed(epochs=6, workers=max(3, trial.plan.workers))
     longer = case.tried(provoked)
     if longer is not None and (not differing(case, trial) or longer.bad) and (differing(case, longer) or longer.bad):
@@ -76,29 +76,32 @@ def detect(case: Case) -> Finding | None:
     opened = case.process_facts.opened.get(str(target))
     name = iterator_of(part.path) if part else f"the file opened at {opened}" if opened else f"descriptor {fd}"
     is_connection = str(target).startswith("socket:")
-    # a connection cannot be opened again without the program, but a single worker shares it with nobody
+    # a connection cannot be reopened without the program, but a single worker does not share it
     apart = trial.plan.changed(workers=1) if is_connection else trial.plan.changed(reopen=True)
     shown = bool(wrong or failure)
     locks = [part for part in case.kinds("lock", "semaphore") if part.state.between_processes]
-    # a single worker shares nothing else either: the samples must have been seen to use the connection
+    # a single worker shares nothing else either, so the trials must show that samples use the connection
     kinds = {"socket"} if case.loader.driver == "unjam" else {"socket", "local socket"}
     is_used = not is_connection or any(kinds & one.waits.keys() for one in case.trials)
     return Finding(
         RULE,
-        (f"{name} is one connection" if is_connection else f"{name} ({target}) is one open file")
-        + " for all workers"
+        (
+            "all workers share one connection, " + name
+            if is_connection
+            else f"all workers share one open file, {name} ({target})"
+        )
         + (
             f": {_harm(wrong, failure)}"
             if shown
-            else f": {asked} of them wait for answers on it, and each can get another's"
+            else f": {asked} of them wait for answers on it, and each can receive another worker's answer"
             if is_connection
-            else ", and they move its position under each other"
+            else ": each one's reads move the position for the others"
         ),
         name,
         (
             *((f"samples that differ from those without workers: {names(s.index for s in wrong)}",) if wrong else ()),
             *(
-                (f"sample {failure.index} fails in a worker only: {failure.type_name}: {failure.message[:100]}",)
+                (f"sample {failure.index} fails only in a worker: {failure.type_name}: {failure.message[:100]}",)
                 if failure
                 else ()
             ),
@@ -116,17 +119,17 @@ def detect(case: Case) -> Finding | None:
         else SUGGESTED
         if is_connection and locks
         else AGREES,
-        f"connect {name} in each worker: unjam.per_worker(what connects it, its arguments) in its place, or on first use"
+        f"connect {name} in each worker: replace it with unjam.per_worker(function that connects it, its arguments), or connect on first use"
         if is_connection
-        else f"open {name} in every worker: unjam.per_worker(open, path, ...) in its place, or keep the path and open on first use",
+        else f"open {name} in every worker: replace it with unjam.per_worker(open, path, ...), or keep the path and open it on first use",
         (part.place if part else None) or opened or case.loader.dataset_place,
-        _diff(part),
+        per_worker_change(line_of(part.place) if part else ""),
         wants=(provoked,) if moved and not shown else (),
     )
 
 
 def _workers_at(case: Case, part: Part) -> int:
-    """How many workers of a trial were found waiting for this connection at one time or another."""
+    """Return how many workers of a trial waited for this connection at some time."""
     target = part.state.target
     return max((int(trial.waited_on.get(target, 0)) for trial in case.trials), default=0)
 
@@ -137,11 +140,6 @@ def _used_by_samples(case: Case, moved: list[tuple[Any, ...]]) -> bool:
 
 def _harm(wrong: list[Any], failure: Any) -> str:
     if wrong:
-        return f"{count(len({s.index for s in wrong}), 'sample')} {'comes' if len({s.index for s in wrong}) == 1 else 'come'} out wrong"
+        indices = {s.index for s in wrong}
+        return f"{count(len(indices), 'sample')} {'is' if len(indices) == 1 else 'are'} wrong"
     return f"{failure.type_name} in sample {failure.index}"
-
-
-def _diff(part: Part | None) -> str:
-    """Return the change that opens the file in each worker."""
-    line = line_of(part.place) if part else ""
-    return per_worker_change(line)

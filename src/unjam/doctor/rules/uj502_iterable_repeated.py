@@ -1,11 +1,11 @@
-"""Every worker delivers the whole stream.
+"""An iterable dataset yields every sample in every worker.
 
-What happened: an iterable dataset is copied into every worker, and each copy delivers all of its
-samples: with N workers every sample comes N times in an epoch.
+What happened: an iterable dataset is copied into every worker, and each copy yields all of its
+samples: with N workers an epoch contains every sample N times.
 
 Why: torch cannot split a stream; the dataset must do it.
 
-How to confirm: the same samples come from several workers; when each worker takes only its share,
+How to confirm: the same samples come from several workers; if each worker takes only its share,
 each sample comes once.
 
 How to fix: in `__iter__` call `torch.utils.data.get_worker_info()` and take every N-th item, or
@@ -31,20 +31,20 @@ NAMES = (WorkerSharesOverlap,)
 
 
 def words(one: WorkerSharesOverlap) -> Words:
-    """Say how many samples come twice."""
+    """Say how many samples are repeated."""
     if one.whole:
         return Words(
-            f"each worker delivers the whole stream of {one.loader}: {one.twice:,} of {one.of:,} samples of a pass come again",
+            f"each worker yields the whole stream of {one.loader}: {one.twice:,} of {one.of:,} samples of an epoch are repeated",
             f"in {one.dataset}.__iter__ let each worker take its share: get_worker_info().id out of get_worker_info().num_workers",
         )
     return Words(
-        f"the shares of the workers of {one.loader} overlap: {one.twice:,} of {one.of:,} samples of a pass come from two workers",
-        f"in {one.dataset}.__iter__ let all workers put the items into the same order (a seed that they share) before each takes its share",
+        f"the shares of the workers of {one.loader} overlap: {one.twice:,} of {one.of:,} samples of an epoch come from two workers",
+        f"in {one.dataset}.__iter__ put the items into the same order in all workers (with a shared seed) before each takes its share",
     )
 
 
 def detect(case: Case) -> Finding | None:
-    """Find samples that come more often with workers than without."""
+    """Find samples that are delivered more often with workers than without."""
     if is_one_of_ranks(case):
         return None  # the share of a rank may depend on the workers
     trial, alone = case.compared, case.alone
@@ -56,7 +56,7 @@ def detect(case: Case) -> Finding | None:
         return None
     times_each = case.loader.num_workers
     if case.loader.batch_size is None and any(now[one] != times_each * usual[one] for one in usual):
-        return None  # batches that the stream makes itself may depend on the workers
+        return None  # batches that the stream itself makes may depend on the workers
     whole = alone.outcome == "finished" or len(alone.epochs) > 0
     more = now - usual
     if not more:
@@ -69,11 +69,11 @@ def detect(case: Case) -> Finding | None:
     times = delivered / expected if whole else case.loader.num_workers
     return Finding(
         RULE,
-        f"each worker delivers the whole stream: samples come {times:.1f} times in an epoch of {case.loader.num_workers} workers",
+        f"each worker yields the whole stream: an epoch with {case.loader.num_workers} workers contains each sample {times:.1f} times",
         f"{case.loader.dataset}.__iter__",
         (
             f"without workers: {expected:,} samples; with {case.loader.num_workers}: {delivered:,}",
-            f"for example one sample comes {max(now.values())} times with workers, {max(usual.values())} without",
+            f"for example one sample is delivered {max(now.values())} times with workers, {max(usual.values())} without",
         ),
         Toggle(trial.plan, (plan,), lambda _, cut: not ((stable_counts(case, cut) or now) - usual)),
         f"in {case.loader.dataset}.__iter__: info = get_worker_info(); "

@@ -1,4 +1,4 @@
-"""Some samples of the stream are never delivered with workers.
+"""An iterable dataset loses samples when it is split among workers.
 
 What happened: an iterable dataset that splits its stream among the workers delivers fewer of its
 samples with workers than without.
@@ -6,7 +6,7 @@ samples with workers than without.
 Why: arithmetic that rounds down (`len // workers` leaves a remainder), a shard that no worker takes
 because the numbers of workers and shards differ, an `islice` that starts at the wrong number.
 
-How to confirm: compare the samples that come without workers with those that come with them.
+How to confirm: compare the samples delivered without workers with those delivered with workers.
 
 How to fix: split with `islice(items, info.id, None, info.num_workers)`, or give the last worker the
 remainder.
@@ -26,9 +26,9 @@ RULE = Rule("UJ503", "iterable-loses-samples", symptom="lost")
 
 
 def detect(case: Case) -> Finding | None:
-    """Find samples that come without workers and not with them."""
+    """Find samples that are delivered without workers and not with them."""
     if is_one_of_ranks(case) or case.loader.batch_size is None:
-        return None  # the share of a rank, and batches that the stream makes itself, may depend on the workers
+        return None  # the share of a rank, and batches that the stream itself makes, may depend on the workers
     trial, alone = case.compared, case.alone
     if not case.loader.iterable or trial is None or alone is None or not alone.epochs or not trial.epochs or trial.bad:
         return None
@@ -42,7 +42,7 @@ def detect(case: Case) -> Finding | None:
         return None
     seen = case.watched_loader.complete_epochs if case.watched_loader is not None else []
     if any(epoch.loaded >= len(alone.of_epoch(0)) for epoch in seen):
-        return None  # in the program they came: what the trial began with was for one pass only
+        return None  # the program got them: the trial started with data for one epoch only
     expected, delivered = len(alone.of_epoch(0)), len(trial.of_epoch(0))
     return Finding(
         RULE,
@@ -54,9 +54,9 @@ def detect(case: Case) -> Finding | None:
             + ", ".join(
                 f"{w}: {sum(s.worker == w for s in trial.of_epoch(0))}" for w in range(case.loader.num_workers)
             ),
-            *((f"{dropped} more are lost to drop_last",) if dropped else ()),
+            *((f"drop_last drops {dropped} more",) if dropped else ()),
         ),
         OBSERVED,
-        f"in {case.loader.dataset}.__iter__ take itertools.islice(items, info.id, None, info.num_workers), or give the last worker the rest",
+        f"in {case.loader.dataset}.__iter__ use itertools.islice(items, info.id, None, info.num_workers), or give the last worker the remainder",
         case.loader.dataset_place,
     )

@@ -1,14 +1,14 @@
-"""`drop_last` drops a batch in every worker.
+"""`drop_last` drops an incomplete batch in every worker.
 
 What happened: with an iterable dataset each worker makes batches from its own share.
-`drop_last=True` drops the incomplete batch of every worker, not one at the end of the epoch.
+`drop_last=True` drops the incomplete batch of every worker, not only one at the end of the epoch.
 
 Why: a worker does not know the remaining samples of the other workers.
 
 How to confirm: with `drop_last=False` nothing is missing.
 
-How to fix: use `drop_last=False`, shares whose length is a multiple of the batch size, or make the
-batches after the loader (`batch_size=None`).
+How to fix: use `drop_last=False`, shares whose length is a multiple of the batch size, or batch the
+samples after the loader (`batch_size=None`).
 
 Limits: none known.
 """
@@ -22,7 +22,7 @@ from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ504", "drop-last-per-worker", Severity.WARNING, symptom="lost")
 
-MUCH = 0.1  # of an epoch, also if as much is dropped without workers
+MUCH = 0.1  # share of an epoch that is worth reporting even if no more is dropped than without workers
 
 
 def detect(case: Case) -> Finding | None:
@@ -39,11 +39,11 @@ def detect(case: Case) -> Finding | None:
     plan = trial.plan.changed(whole=True)
     return Finding(
         RULE,
-        f"drop_last=True drops {count(round(dropped), 'sample')} in an epoch: an incomplete batch in each of {loader.num_workers} workers",
+        f"drop_last=True drops {count(round(dropped), 'sample')} per epoch: an incomplete batch in each of {loader.num_workers} workers",
         f"drop_last=True at {loader.made_at}",
         (
-            f"with {loader.num_workers} workers {round(dropped)} samples are dropped, without {round(usual)}",
-            "a stream that is not shuffled drops the same ones in every epoch",
+            f"with {loader.num_workers} workers {count(round(dropped), 'sample')} dropped, without workers {round(usual)}",
+            "a stream that is not shuffled drops the same samples in every epoch",
         ),
         Toggle(trial.plan, (plan,), lambda _, whole: not whole.dropped),
         "drop_last=False, or shares whose length is a multiple of the batch size",

@@ -1,11 +1,11 @@
 """Several workers draw the same random numbers.
 
 What happened: two or more workers start with a generator in the same state, and their samples use
-it: the augmentations of one worker repeat those of the other.
+it: the augmentations of one worker repeat those of another.
 
 Why: a generator object in the dataset (`numpy.random.default_rng()`, `random.Random()`,
 `torch.Generator()`) is copied into each worker with its state; or `worker_init_fn` gives every
-worker the same seed. The global generators of random, numpy and torch need nothing: torch seeds
+worker the same seed. The global generators of random, numpy and torch are not affected: torch seeds
 them differently in every worker.
 
 How to confirm: the states at the first sample are equal; when every worker gets its own seed they
@@ -14,16 +14,15 @@ differ.
 How to fix: create the generator in the worker from `torch.initial_seed()`, which differs for every
 worker and epoch; in `worker_init_fn` add the worker's number and the epoch to the seed.
 
-Limits: generators of libraries that do not expose their state are not seen.
+Limits: generators whose library does not expose their state are not examined.
 """
 
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Trial
 from unjam.doctor.proof import OBSERVED, Toggle
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ505", "same-random-numbers")
 GLOBAL = ("random", "numpy.random", "torch")
@@ -47,21 +46,21 @@ def detect(case: Case) -> Finding | None:
         culprit,
         (
             f"{name} is in the same state at the first sample of {len(workers)} workers, which draw from it",
-            *((f"made at {quoted(part.place)}",) if part and part.place else ()),
+            *line_evidence("created at", part.place if part else None),
             *((f"also: {', '.join(other for other, _ in alike[1:])}",) if len(alike) > 1 else ()),
         ),
         Toggle(trial.plan, (plan,), lambda _, other: name not in dict(repeated(other)), OBSERVED)
         if own or init
         else OBSERVED,
-        f"make {name} in the worker, for example on first use: {made_anew(part.type_name if part else '')}"
+        f"create {name} in the worker, for example on first use: {seeded_in_worker(part.type_name if part else '')}"
         if own
-        else f"in {init or 'worker_init_fn'} make the seed from torch.initial_seed(), or drop the call: torch seeds {name} itself",
+        else f"in {init or 'worker_init_fn'} derive the seed from torch.initial_seed(), or remove the call: torch seeds {name} itself",
         (part.place if part else None) or (None if own else case.loader.worker_init_place) or case.loader.dataset_place,
     )
 
 
-def made_anew(type_name: str) -> str:
-    """Return code for a generator of the same kind with the worker's own seed."""
+def seeded_in_worker(type_name: str) -> str:
+    """Return code that creates a generator of the same kind with the worker's own seed."""
     if type_name.startswith("torch"):
         return "torch.Generator().manual_seed(torch.initial_seed())"
     if type_name.startswith("random"):
@@ -72,7 +71,7 @@ def made_anew(type_name: str) -> str:
 
 
 def repeated(trial: Trial | None) -> list[tuple[str, list[int]]]:
-    """List generators that samples use and that start alike in several workers of epoch 0."""
+    """List generators that samples use and that start in the same state in several workers of epoch 0."""
     if trial is None:
         return []
     drawn = {name for sample in trial.samples for name in sample.drew} | set(trial.collate_drew)

@@ -1,14 +1,14 @@
 """A worker draws the same random numbers in every epoch.
 
 What happened: a worker starts the second epoch with a generator in the same state as at the start
-of the first: every epoch shows the same augmentations.
+of the first: every epoch applies the same augmentations.
 
 Why: without `persistent_workers` every epoch creates new workers from the program's own dataset,
-whose generator never advances; or `worker_init_fn` seeds with the worker's number only.
+whose generator never advances; or `worker_init_fn` uses only the worker's number as seed.
 
 How to confirm: the state at the first sample is the same in two epochs.
 
-How to fix: make the seed from `torch.initial_seed()`, which changes with every epoch.
+How to fix: derive the seed from `torch.initial_seed()`, which changes with every epoch.
 
 Limits: two epochs are compared.
 """
@@ -24,8 +24,8 @@ from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.trial import Place, Trial
 from unjam.doctor.mechanisms.loaders import by_index, same_training, seeded_between, trainers
 from unjam.doctor.proof import OBSERVED, Toggle
-from unjam.doctor.rules.rule import Finding, Rule
-from unjam.doctor.rules.uj505_same_random_numbers import GLOBAL, made_anew, repeated
+from unjam.doctor.rules.rule import Finding, Rule, case_of, line_evidence
+from unjam.doctor.rules.uj505_same_random_numbers import GLOBAL, repeated, seeded_in_worker
 
 RULE = Rule("UJ506", "random-repeats-each-epoch", symptom="repeats")
 ENOUGH = 12
@@ -35,9 +35,8 @@ SEEDS = ("manual_seed", "seed", "seed_everything", "set_seed")
 def detect(case: Case) -> Finding | None:
     """Find a generator that has the same state at the start of two epochs."""
     trial = case.compared
-    alike = again(trial)
-    named = {name for name, _ in repeated(trial)}
-    alike = [name for name in alike if name not in named]
+    reported = {name for name, _ in repeated(trial)}  # by UJ505
+    alike = [name for name in again(trial) if name not in reported]
     if trial is None or not alike:
         return None
     name = alike[0]
@@ -49,18 +48,18 @@ def detect(case: Case) -> Finding | None:
         name if own else f"{init or 'worker_init_fn'} (seeds {name})",
         (
             f"{name} is in the same state at the first sample of two epochs, and the samples draw from it",
-            *((f"made at {quoted(part.place)}",) if part and part.place else ()),
+            *line_evidence("created at", part.place if part else None),
         ),
         Toggle(trial.plan, (plan,), lambda _, other: name not in again(other), OBSERVED) if own or init else OBSERVED,
-        f"make {name} in the worker: {made_anew(part.type_name if part else '')}; the seed changes with every epoch"
+        f"create {name} in the worker: {seeded_in_worker(part.type_name if part else '')}; the seed changes with every epoch"
         if own
-        else f"in {init or 'worker_init_fn'} make the seed from torch.initial_seed(), which changes with every epoch",
+        else f"in {init or 'worker_init_fn'} derive the seed from torch.initial_seed(), which changes with every epoch",
         (part.place if part else None) or (None if own else case.loader.worker_init_place) or case.loader.dataset_place,
     )
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Find samples that draw random numbers and are the same in two epochs of a training."""
+    """Find samples that draw random numbers and are the same in two training epochs."""
     for loader in trainers(watched):
         for before, after in itertools.pairwise(loader.epochs):
             if not same_training(before, after):
@@ -71,20 +70,20 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             if len(both) < ENOUGH or len(same) < 0.98 * len(both):
                 continue
             drawn = sorted({name for sample in same for name in sample.drew})
-            case = next((one for one in cases if one.watched_loader is loader), None)
+            case = case_of(cases, loader)
             recorded = seeded_between(watched, loader)
             seeds = [recorded.place] if recorded else _seeds(loader, case, again=before.seed == after.seed)
             return [
                 Finding(
                     RULE,
-                    f"every epoch of {loader.name} draws the same random numbers: sample {same[0].index} is always the same",
+                    f"every epoch of {loader.name} draws the same random numbers: sample {same[0].index} never changes",
                     drawn[0],
                     (
                         f"{len(same)} of {len(both)} samples that draw from {', '.join(drawn)} are the same in two epochs",
                         *((f"seeded at {quoted(seeds[0])}",) if seeds else ()),
                     ),
                     OBSERVED,
-                    "seed once, before the first epoch; a seed made from the index needs the epoch in it, too",
+                    "seed once, before the first epoch; a seed derived from the index must also include the epoch",
                     seeds[0] if seeds else loader.place or loader.made,
                 )
             ]
@@ -92,7 +91,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 
 
 def _seeds(loader: WatchedLoader, case: Case | None, *, again: bool) -> list[Place]:
-    """The lines that seed: around the loop if torch's own seed repeats, otherwise in the dataset."""
+    """List the lines that seed: around the loop if torch's own seed repeats, otherwise in the dataset."""
     home = case.loader.dataset_place if case is not None else None
     outer = [place.file for place in (loader.place, loader.made) if place is not None]
     files = outer if again or home is None else [home.file, *outer]
@@ -104,7 +103,7 @@ def _seeds(loader: WatchedLoader, case: Case | None, *, again: bool) -> list[Pla
 
 
 def again(trial: Trial | None) -> list[str]:
-    """List generators that a worker starts its first two epochs with in the same state."""
+    """List generators that are in the same state when a worker starts its first two epochs."""
     if trial is None:
         return []
     drawn = {name for sample in trial.samples for name in sample.drew}

@@ -1,9 +1,9 @@
 """Samples share one buffer, and later samples overwrite earlier ones.
 
 What happened: the dataset returns the same array or tensor each time, with new content. A batch is
-put together after all its samples were loaded, so all of them show the last one.
+collated after all its samples have been loaded, so all of them show the last one.
 
-Why: a buffer is made once in `__init__` to save memory, or `numpy.frombuffer` reads a reused
+Why: a buffer is created once in `__init__` to save memory, or `numpy.frombuffer` reads a reused
 `bytearray`, or a decoder writes with `out=`.
 
 How to confirm: a sample's content changes after it was returned, when the next one is loaded.
@@ -11,7 +11,7 @@ How to confirm: a sample's content changes after it was returned, when the next 
 How to fix: return a copy (`buffer.copy()`, `tensor.clone()`), or create the buffer in the sample's
 own code.
 
-Limits: with `batch_size=1` it has no effect, and is not reported.
+Limits: with `batch_size=1` the reuse has no effect and is not reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ507", "buffer-reused")
 
@@ -35,12 +35,12 @@ def detect(case: Case) -> Finding | None:
     place = case.loader.dataset_place
     return Finding(
         RULE,
-        f"{count(len(changed), 'sample')} changed after being returned: all samples of a batch lie in one buffer",
+        f"{count(len(changed), 'sample')} changed after being returned: all samples of a batch use one buffer",
         alias or case.loader.dataset,
         (
             f"changed when the next sample was loaded: {names(s.index for s in changed)}",
-            *((f"they lie in {alias}",) if alias else ()),
-            *((f"dataset: {quoted(place)}",) if place else ()),
+            *((f"they are stored in {alias}",) if alias else ()),
+            *line_evidence("dataset:", place),
         ),
         OBSERVED,
         f"return a copy of {alias or 'the buffer'} (.copy() or .clone()) from {case.loader.dataset}",
@@ -63,10 +63,10 @@ def _batches(case: Case) -> Finding | None:
         alias or case.loader.collate,
         (
             "the content of a batch was compared before and after the next one was made",
-            *((f"it lies in {alias}",) if alias else ()),
+            *((f"it is stored in {alias}",) if alias else ()),
             *((f"set at {quoted(place)}",) if part is not None and part.place else ()),
         ),
         OBSERVED,
-        f"return a copy of {name or 'the buffer'} (.clone()), or make it anew for each batch",
+        f"return a copy of {name or 'the buffer'} (.clone()), or create it for each batch",
         place,
     )

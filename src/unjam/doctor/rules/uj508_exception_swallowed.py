@@ -1,20 +1,20 @@
-"""A failure is swallowed, and something else takes the sample's place.
+"""The dataset swallows an exception and returns a substitute for the sample.
 
-What happened: an exception was raised and caught while a sample was loaded, and the code went on
-with None, a default, or another sample. The batch then fails for a reason that has nothing to do
-with the cause, or training goes on with wrong data.
+What happened: an exception was raised and caught while a sample was loaded, and the code continued
+with None, a default, or another sample. The batch then fails for an unrelated reason, or training
+continues with wrong data.
 
-Why: `except Exception: return None` hides the failure where it happens. It shows later, at a place
-that does not explain it.
+Why: `except Exception: return None` hides the failure where it happens. It appears later, at a
+place that does not explain it.
 
-How to confirm: the exception was seen while the sample was loaded, and the sample was returned
-nevertheless.
+How to confirm: the exception was observed while the sample was loaded, and a sample was still
+returned.
 
-How to fix: do not catch the exception. If you want to leave bad samples out, use something that
-counts them: unjam's `on_error="skip"` with `max_errors=`.
+How to fix: do not catch the exception. To skip bad samples, use something that counts them, such as
+unjam's `on_error="skip"` with `max_errors=`.
 
-Limits: handlers that did not fire during the trials are reported as a note; handlers for one kind
-of error that compute another value are not reported.
+Limits: handlers that did not run during the trials are reported as a note; handlers for one kind of
+error that compute another value are not reported.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ NAMES = (RetriesWithoutEnd,)
 
 
 def words(one: RetriesWithoutEnd) -> Words:
-    """Say what is caught again and again."""
+    """Say which exception is caught in an endless loop."""
     return Words(
-        f"every sample that is tried fails, and the handler tries the next one without end: {one.root}",
-        f"repair what raises at {one.place}; and let the handler give up after a few samples, with the first exception",
+        f"every sample fails, and the handler keeps trying the next one forever: {one.root}",
+        f"fix what raises at {one.place}; and let the handler give up after a few samples, with the first exception",
     )
 
 
@@ -49,11 +49,11 @@ def detect(case: Case) -> Finding | None:
     if hidden and alone is not None:
         error, file, line, at, done = hidden[0].swallowed.rsplit("|", 4)
         place = Place(file, int(at))
-        mine = [s for s in hidden if s.swallowed.endswith(f"|{at}|{done}")]
+        same = [s for s in hidden if s.swallowed.endswith(f"|{at}|{done}")]
         return Finding(
             RULE,
-            f"{count(len(mine), 'sample')} of {len(alone.samples):,} failed in silence: the handler at {place} {done}",
-            f"sample {names(s.index for s in mine)} at {place}",
+            f"{count(len(same), 'sample')} of {len(alone.samples):,} failed silently: the handler at {place} {done}",
+            f"sample {names(s.index for s in same)} at {place}",
             (
                 f"sample {hidden[0].index}: {error} at {Place(file, int(line))}",
                 f"caught at {quoted(place)}, which {done}",
@@ -64,9 +64,9 @@ def detect(case: Case) -> Finding | None:
                 ),
             ),
             OBSERVED,
-            f"let the exception out at {place}; to leave bad samples out and count them: unjam's on_error='skip', max_errors=0.01",
+            f"do not catch the exception at {place}; to skip and count bad samples, use unjam's on_error='skip', max_errors=0.01",
             place,
-            severity=Severity.NOTE if _is_meant(case, place, len(mine)) else None,
+            severity=Severity.NOTE if _is_intended(case, place, len(same)) else None,
         )
     if not case.reading.excepts:
         return None
@@ -75,9 +75,9 @@ def detect(case: Case) -> Finding | None:
         RULE,
         f"the handler at {place} would hide a failure: it catches {caught} and {done}",
         f"{place}",
-        (f"{quoted(place)}", "it did not fire in the samples that were loaded"),
+        (f"{quoted(place)}", "it did not run for the samples that were loaded"),
         SUGGESTED,
-        f"let the exception out at {place}",
+        f"do not catch the exception at {place}",
         place,
         severity=Severity.NOTE,
     )
@@ -87,8 +87,8 @@ BROAD = ("Exception", "BaseException", "everything", "anything")
 FEW = 0.2
 
 
-def _is_meant(case: Case, place: Place, hidden: int) -> bool:
-    """Whether a handler names the exceptions that it expects, and few samples raise them or it writes them down: on purpose."""
+def _is_intended(case: Case, place: Place, hidden: int) -> bool:
+    """Whether a handler names the exceptions that it expects, and either few samples raise them or it records them."""
     caught = next((words for at, words, _ in case.reading.excepts if at == place), "everything")
     loaded = len(case.alone.samples) if case.alone is not None else 0
     if any(one in caught for one in BROAD) or any(t.bad for t in case.trials):

@@ -1,7 +1,7 @@
-"""Changes that loading makes to the dataset stay in the workers.
+"""Changes that workers make to the dataset do not reach the program.
 
-What happened: loading a sample changes an attribute of the dataset (a counter, a list of what was
-seen, statistics), and the program reads that attribute afterwards. With workers the program's own
+What happened: loading a sample changes an attribute of the dataset (a counter, a list of seen
+items, statistics), and the program reads that attribute afterwards. With workers the program's own
 dataset never changes.
 
 Why: every worker works on a copy of the dataset.
@@ -11,8 +11,8 @@ has not.
 
 How to fix: return the information with the sample; or collect it in the loop.
 
-Limits: attributes that only the dataset itself reads (a cache) are not reported here: nothing is
-lost, although they do not last across epochs.
+Limits: attributes that only the dataset itself reads (a cache) are not reported here: no result is
+lost, although they do not persist across epochs.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ NAMES = (FilledWhileLoading,)
 
 
 def words(one: FilledWhileLoading) -> Words:
-    """Say that each worker fills a container of its own, on which samples depend."""
+    """Say that samples depend on a container that each worker fills separately."""
     return Words(
-        f"samples depend on {one.culprit}, which each worker fills by itself: {count(one.wrong, 'sample')} of {one.loader} differ",
-        f"fill {one.culprit} before the loader is made, and only read it while samples are loaded",
+        f"samples depend on {one.culprit}, which each worker fills separately: {count(one.wrong, 'sample')} of {one.loader} "
+        + ("differs" if one.wrong == 1 else "differ"),
+        f"fill {one.culprit} before the loader is created, and only read it while samples are loaded",
     )
 
 
@@ -44,20 +45,22 @@ def detect(case: Case) -> Finding | None:
     alone, trial = case.alone, case.compared
     if alone is None or trial is None or not case.loader.num_workers:
         return None
-    changed = alone.dataset_changes.changed
-    with_workers = trial.dataset_changes.changed
-    lost = [name for name in changed if name not in with_workers and name in case.reading.reads]
+    lost = [
+        name
+        for name in alone.dataset_changes.changed
+        if name not in trial.dataset_changes.changed and name in case.reading.reads
+    ]
     if not lost or not trial.fine:
         return None
     name = lost[0]
     place = case.reading.reads[name]
     return Finding(
         RULE,
-        f"the program reads dataset.{name}, which only changes inside the workers",
+        f"the program reads dataset.{name}, which changes only inside the workers",
         f"dataset.{name}",
         (
             f"read at {quoted(place)}",
-            f"after an epoch without workers dataset.{name} has changed; with {case.loader.num_workers} it is as before",
+            f"after an epoch without workers dataset.{name} has changed; with {case.loader.num_workers} workers it has not",
             *((f"also: {', '.join(lost[1:4])}",) if lost[1:] else ()),
         ),
         OBSERVED,

@@ -1,18 +1,18 @@
-"""Every epoch has the same order: `set_epoch` is never called.
+"""`set_epoch` is never called, so every epoch has the same order.
 
-What happened: the sampler derives its order from the epoch's number, and the program never tells it
-that a new epoch began.
+What happened: the sampler derives its order from the epoch number, and the program never tells it
+that a new epoch begins.
 
-Why: a `DistributedSampler` must give every process the same order, so it cannot draw one at random;
-the program has to call `set_epoch`.
+Why: a `DistributedSampler` must give every process the same order, so it cannot choose one at
+random; the program has to call `set_epoch`.
 
 How to confirm: two passes over the sampler give the same order, and other epoch numbers give other
 orders.
 
-How to fix: call `sampler.set_epoch(epoch)` at the top of the epoch's loop.
+How to fix: call `sampler.set_epoch(epoch)` at the start of each epoch.
 
-Limits: a program that is not watched must show the loop over epochs, and a call in a file of a
-framework is then not seen.
+Limits: if the program was not watched while it ran, the loop over epochs must be in its source, and
+a call in a framework's file is not found.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Find a training that had the same order twice, with a sampler that has set_epoch."""
+    """Find a training loader with the same order in two epochs, whose sampler has set_epoch."""
     del cases
     for loader in trainers(watched):
         if loader.description.set_epoch and loader.description.random and _repeats(loader):
@@ -56,17 +56,17 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             called = next((place for file in sorted(files) for place in attribute_calls(file, ("set_epoch",))), None)
             why = f"the call at {quoted(called)} does not reach the sampler" if called else "no line calls it"
             shown = ", ".join(map(str, loader.complete_epochs[0].indices[:6]))
-            said = f"{len(loader.complete_epochs)} epochs of {loader.name} begin with {shown}"
-            return [_finding(loader.description.sampler, said, why, called or loader.place or loader.made)]
+            order = f"{len(loader.complete_epochs)} epochs of {loader.name} begin with {shown}"
+            return [_finding(loader.description.sampler, order, why, called or loader.place or loader.made)]
     return []
 
 
-def _finding(sampler: str, said: str, why: str, place: Place | None) -> Finding:
+def _finding(sampler: str, order: str, why: str, place: Place | None) -> Finding:
     return Finding(
         RULE,
         f"every epoch has the same order: {sampler}.set_epoch is never called",
         f"{sampler}.set_epoch",
-        (said, why),
+        (order, why),
         OBSERVED,
         f"call set_epoch(epoch) of the {sampler} itself before each epoch",
         place,
@@ -75,5 +75,5 @@ def _finding(sampler: str, said: str, why: str, place: Place | None) -> Finding:
 
 
 def _repeats(loader: WatchedLoader) -> bool:
-    """Whether two passes of the program had the same order; one pass says nothing."""
+    """Whether two epochs of the program had the same order."""
     return any(before.order == after.order and before.indices for before, after in consecutive(loader))

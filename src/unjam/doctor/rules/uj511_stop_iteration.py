@@ -1,10 +1,10 @@
 """A sample raises `StopIteration`, and the epoch ends there without an error.
 
-What happened: `__getitem__` raised StopIteration (a bare `next()` on an iterator that was at its
-end). torch passes it on, and a for-loop takes it for the end of the epoch: the remaining samples
-are silently missing.
+What happened: `__getitem__` raised StopIteration (a bare `next()` on an exhausted iterator). torch
+passes it on, and the for-loop treats it as the end of the epoch: the remaining samples are silently
+missing.
 
-Why: StopIteration is how Python's loops end.
+Why: Python ends a for-loop with StopIteration.
 
 How to confirm: `dataset[index]` raises StopIteration.
 
@@ -17,16 +17,15 @@ Limits: none known.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import bad_samples, count, names
+from unjam.doctor.mechanisms.trials import bad_samples, names
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ511", "stop-iteration", symptom="raised", replaces=("UJ512", "UJ526"))
 
 
 def detect(case: Case) -> Finding | None:
-    """Find a StopIteration raised by a sample of a map-style dataset."""
+    """Find a StopIteration that a sample of a map-style dataset raises."""
     ended = [b for t in (case.alone, case.as_is) for b in bad_samples(t, "sample") if b.type_name == "StopIteration"]
     if not ended or case.loader.iterable:
         return None
@@ -36,10 +35,10 @@ def detect(case: Case) -> Finding | None:
         f"sample {first.index} raises StopIteration: the epoch ends there without an error",
         f"sample {names(b.index for b in ended)}" + (f" at {first.place}" if first.place else ""),
         (
-            *((f"raised at {quoted(first.place)}",) if first.place else ()),
-            f"{count(len({b.index for b in ended}), 'sample')} of those loaded do so",
+            *line_evidence("raised at", first.place),
+            f"samples that raise it, of those loaded: {len({b.index for b in ended})}",
         ),
         OBSERVED,
-        f"at {first.place or case.loader.dataset} give next() a default, or turn StopIteration into another exception",
+        f"at {first.place or case.loader.dataset} give next() a default, or convert StopIteration into another exception",
         first.place,
     )

@@ -1,17 +1,17 @@
-"""The dataset's length is not the number of samples that it yields.
+"""The dataset's length differs from the number of samples that it yields.
 
-What happened: an iterable dataset reports one length and delivers another number of samples.
-Progress bars, schedulers and `drop_last` arithmetic that trust `len(loader)` are wrong; torch warns
-only when more samples come than the length says.
+What happened: an iterable dataset reports one length and yields a different number.
+Progress bars, schedulers and `drop_last` arithmetic that rely on `len(loader)` are wrong; torch
+warns only if the dataset yields more samples than its length.
 
 Why: filtering inside `__iter__`, a length counted in files instead of samples, or the length of the
 whole stream in a dataset that yields a share of it.
 
 How to confirm: count the samples of one epoch without workers.
 
-How to fix: return the true number, or leave `__len__` out.
+How to fix: return the true number, or remove `__len__`.
 
-Limits: counted without workers, and only if the doctor reached the end of the epoch.
+Limits: samples are counted without workers, and only if the doctor reached the end of the epoch.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def words(one: CountedEarlier) -> Words:
     """Say what was counted too early."""
     harm = f": {one.failed}" if one.failed else ""
     return Words(
-        f"{one.member} has {one.now:,} samples, but indices are still handed out for {one.then:,}{harm}",
-        f"filter or extend {one.member} before the concatenation or subset over it is made, or make that again afterwards",
+        f"{one.member} has {one.now:,} samples, but indices are still drawn for {one.then:,}{harm}",
+        f"filter or extend {one.member} before the concatenation or subset over it is created, or create that again afterwards",
         severity=Severity.ERROR if one.failed else None,
     )
 
@@ -48,20 +48,20 @@ def detect(case: Case) -> Finding | None:
         return None
     return Finding(
         RULE,
-        f"{loader.dataset} says that it has {loader.length:,} samples and yields {seen:,}",
+        f"{loader.dataset} has length {loader.length:,} but yields {seen:,} samples",
         f"{loader.dataset}.__len__",
         (f"one epoch without workers: {seen:,} samples; len(dataset): {loader.length:,}",),
         OBSERVED,
-        f"return the true number from {loader.dataset}.__len__, or leave it out",
+        f"return the true number from {loader.dataset}.__len__, or remove it",
         loader.dataset_place,
     )
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Compare the batches of each whole epoch with len(loader)."""
+    """Compare the number of batches of each whole epoch with len(loader)."""
     del cases
     for loader in watched.loaders:
-        # a batch that raised, and that the program went on without, counts for len(loader)
+        # len(loader) also counts a batch that raised and that the program skipped
         raised = [one for one in watched.failures if one.stage == "next" and one.loader == loader.number]
         wrong = next(
             (

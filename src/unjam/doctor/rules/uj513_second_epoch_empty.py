@@ -1,16 +1,16 @@
 """The second epoch is empty.
 
-What happened: the first epoch delivered samples and the second none: the iterable was used up.
+What happened: the first epoch delivered samples and the second none: the iterable was exhausted.
 
-Why: an iterator (a generator, an open file, a `map` or `zip` object, a csv reader) was made once in
-`__init__`; it can be iterated only once.
+Why: an iterator (a generator, an open file, a `map` or `zip` object, a csv reader) was created once
+in `__init__`; it can be iterated only once.
 
 How to confirm: iterate the dataset twice.
 
-How to fix: make the iterator in `__iter__`.
+How to fix: create the iterator in `__iter__`.
 
 Limits: with forked workers each epoch starts from the program's own copy, which is still unused.
-The problem then shows only with `num_workers=0` or `persistent_workers=True`.
+The problem then appears only with `num_workers=0` or `persistent_workers=True`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ def detect(case: Case) -> Finding | None:
     hides = loader.num_workers > 0 and not loader.persistent_workers
     return Finding(
         RULE,
-        f"the second epoch is empty: {loader.dataset} can be walked through once",
+        f"the second epoch is empty: {loader.dataset} can be iterated only once",
         f"{loader.dataset}.__iter__",
         (
             f"first epoch: {first:,} samples; second: none",
             *(
                 (
-                    "forked workers start from a fresh copy each epoch, so it hides until num_workers=0 or persistent workers",
+                    "forked workers start from a fresh copy each epoch: the problem appears with num_workers=0 or persistent workers",
                 )
                 if hides
                 else ()
             ),
         ),
         OBSERVED,
-        f"make the iterator in {loader.dataset}.__iter__ instead of __init__",
+        f"create the iterator in {loader.dataset}.__iter__ instead of __init__",
         loader.dataset_place,
         severity=Severity.WARNING if hides else None,
     )

@@ -1,6 +1,6 @@
-"""Samples differ with workers, and the cause is not known.
+"""Samples differ in workers for an unknown reason.
 
-What happened: some indices give different samples in workers than without, though every known
+What happened: some indices give different samples in workers than without, although every known
 generator had the same seed.
 
 Why: unknown: state shared between processes, or state that a worker does not have.
@@ -28,28 +28,28 @@ def detect(case: Case) -> Finding | None:
     if not wrong or case.compared is None or any(s.changed for s in case.compared.samples):
         return None
     fresh = case.compared.plan.changed(fresh=True)
-    anew = case.tried(fresh)
-    well = anew is not None and anew.fine and not differing(case, anew)
+    fresh_trial = case.tried(fresh)
+    correct_when_fresh = fresh_trial is not None and fresh_trial.fine and not differing(case, fresh_trial)
     indices = {s.index for s in wrong}
-    if len(indices) < 2 and not well:
-        return None  # by chance, perhaps
+    if len(indices) < 2 and not correct_when_fresh:
+        return None  # may be chance
     return Finding(
         RULE,
         f"{len(indices)} of {len({s.index for s in case.compared.samples})} samples differ between workers and no workers",
         f"sample {names(s.index for s in wrong)} of {case.loader.dataset}",
         (
             f"workers that delivered them: {', '.join(str(w) for w in sorted({s.worker for s in wrong}))}",
-            *((f"{anew.plan}: every sample is right",) if well and anew else ()),
+            *((f"{fresh_trial.plan}: every sample is correct",) if correct_when_fresh and fresh_trial else ()),
         ),
-        _steady_alone(case, AGREES if well or len(indices) > 1 else SUGGESTED),
+        _same_without_workers(case, AGREES if correct_when_fresh or len(indices) > 1 else SUGGESTED),
         f"look at what {case.loader.dataset} reads besides the index: handles, globals, what the process inherited",
         case.loader.dataset_place,
         wants=(fresh,) if case.forked else (),
     )
 
 
-def _steady_alone(case: Case, ground: Ground) -> Toggle:
-    """The samples must be the same each time without workers, in several epochs too."""
+def _same_without_workers(case: Case, ground: Ground) -> Toggle:
+    """Require that without workers the samples are the same each time, also over several epochs."""
     assert case.alone is not None
     assert case.compared is not None
     epochs = case.alone.plan.changed(epochs=3)

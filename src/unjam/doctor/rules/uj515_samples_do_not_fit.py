@@ -1,29 +1,28 @@
-"""Samples do not fit together into a batch.
+"""Samples of different shapes cannot be collated into a batch.
 
-What happened: a batch could not be made: a sample is None, or has a different shape, different keys
-or a different length than the others.
+What happened: a batch could not be collated: a sample is None, or has a different shape, different
+keys or a different length than the others.
 
-Why: a grey image among coloured ones, a text of another length, a code path of the dataset that
-returns nothing, a missing annotation. torch's message names the collate function and never the
+Why: a greyscale image among colour images, a text of another length, a code path of the dataset
+that returns nothing, a missing annotation. torch's message names the collate function and never the
 sample.
 
 How to confirm: compare the named sample with another one.
 
-How to fix: make samples alike (pad, crop, convert), or give the loader a `collate_fn` that can
-handle them. For None: return a sample on every code path, or raise.
+How to fix: give all samples the same form (pad, crop, convert), or give the loader a `collate_fn`
+that can handle them. For None: return a sample on every code path, or raise an exception.
 
 Limits: only a custom collate function knows what it can combine; the finding names the shapes that
-were seen.
+were observed.
 """
 
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Raised, Trial
 from unjam.doctor.mechanisms.trials import bad_samples, basis_without_samples, first_line, names
 from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ515", "samples-do-not-fit", symptom="none")
 
@@ -34,7 +33,7 @@ def detect(case: Case) -> Finding | None:
     nones = [s for t in trials for s in t.samples if s.none]
     hidden = {s.index for t in trials for s in t.samples if s.swallowed}
     if nones and all(s.index in hidden for s in nones):
-        return None  # the None replaces a swallowed exception (UJ508)
+        return None  # UJ508: the None replaces a swallowed exception
     failed = [b for t in trials for b in bad_samples(t, "collate")]
     if (
         case.alone is not None
@@ -53,20 +52,20 @@ def detect(case: Case) -> Finding | None:
     if nones:
         return Finding(
             RULE,
-            f"sample {names(s.index for s in nones)} is None: no batch can be made of it"
+            f"sample {names(s.index for s in nones)} is None and cannot be collated"
             if case.loader.default_collate
-            else f"sample {names(s.index for s in nones)} is None, and {case.loader.collate} fails with them",
+            else f"sample {names(s.index for s in nones)} is None, and {case.loader.collate} cannot handle it",
             f"sample {names(s.index for s in nones)} of {case.loader.dataset}",
             (
-                f"{len({s.index for s in nones})} of the samples loaded are None",
+                f"samples that are None, of those loaded: {len({s.index for s in nones})}",
                 *(f"{b.type_name}: {b.message[:120]}" for b in failed[:1]),
             ),
             basis_without_samples(case, (s.index for s in nones)),
-            f"return a sample on every way through {case.loader.dataset}, or leave such samples out of its indices beforehand"
+            f"return a sample on every code path of {case.loader.dataset}, or remove such samples from its indices beforehand"
             + (
                 ""
                 if case.loader.default_collate
-                else f"; {case.loader.collate} leaves them out, and may have none left"
+                else f"; {case.loader.collate} skips them, and a batch may have none left"
             ),
             case.loader.dataset_place,
         )
@@ -75,44 +74,44 @@ def detect(case: Case) -> Finding | None:
     if lost:
         return Finding(
             RULE,
-            f"the samples of {case.loader.dataset} have {lost}, but it is gone when they are collated: {case.loader.collate} drops it",
+            f"the samples of {case.loader.dataset} have {lost}, but {case.loader.collate} drops it before they are collated",
             case.loader.collate,
             (
                 f"{first.type_name}: {first_line(first)[:160]}",
                 f"a sample as the dataset returns it: {next(iter(shapes))[:160]}",
-                *((f"raised at {quoted(first.place)}",) if first.place else ()),
+                *line_evidence("raised at", first.place),
             ),
             AGREES,
-            f"let {case.loader.collate} pass {lost} on (transformers' Trainer keeps only what forward() names: remove_unused_columns=False)",
+            f"let {case.loader.collate} keep {lost} (transformers' Trainer drops what forward() does not name: remove_unused_columns=False)",
             first.place or case.loader.dataset_place,
         )
     seen = [f"sample {index}: {shape[:160]}" for shape, index in list(shapes.items())[:4]]
     odd = list(shapes.values())[1] if len(shapes) > 1 else ""
     return Finding(
         RULE,
-        f"samples do not fit together: {case.loader.collate} raises {first.type_name}"
-        + (f"; sample {odd} is unlike the first" if odd else ""),
+        f"samples cannot be collated: {case.loader.collate} raises {first.type_name}"
+        + (f"; sample {odd} differs from the first" if odd else ""),
         f"sample {odd}" if odd else case.loader.collate,
         (
             f"{first.type_name}: {first_line(first)[:160]}",
             *seen,
-            *((f"raised at {quoted(first.place)}",) if first.place else ()),
+            *line_evidence("raised at", first.place),
         ),
         AGREES,
-        f"make the samples of {case.loader.dataset} alike (pad, crop, convert), or give the loader a collate_fn that can handle them",
+        f"give the samples of {case.loader.dataset} the same form (pad, crop, convert), or give the loader a collate_fn that can handle them",
         first.place or case.loader.dataset_place,
     )
 
 
 def _lost_key(failure: Raised, shapes: dict[str, str]) -> str:
-    """The key that collating did not find, if every sample has it as the dataset returns it."""
+    """Return the key that the collate function did not find, although every sample of the dataset has it."""
     key = first_line(failure).removeprefix("KeyError: ").strip()
     is_key = failure.type_name == "KeyError" and len(key) > 2 and key[0] == key[-1] == "'"
     return key if is_key and shapes and all(f"[{key}]:" in shape for shape in shapes) else ""
 
 
 def _shapes(trial: Trial) -> dict[str, str]:
-    """Return the shapes that were seen, each with the index of its first sample."""
+    """Return the observed shapes, each with the index of its first sample."""
     found: dict[str, str] = {}
     for sample in trial.samples:
         if sample.shape:

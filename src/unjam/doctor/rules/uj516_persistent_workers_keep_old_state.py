@@ -1,7 +1,7 @@
-"""Persistent workers do not see what the program changes.
+"""Persistent workers do not see changes that the program makes to the dataset.
 
-What happened: the program changes the dataset between epochs (an epoch's number, a difficulty, a
-list), but with `persistent_workers=True` the workers keep the copy that they got at the start.
+What happened: the program changes the dataset between epochs (an epoch number, a difficulty, a
+list), but with `persistent_workers=True` the workers keep the copy that they received at the start.
 
 Why: every worker works on a copy of the dataset; only new workers get a new copy.
 
@@ -11,7 +11,8 @@ How to fix: use `persistent_workers=False`; or keep the value in shared memory
 (`torch.tensor(0).share_memory_()`, `multiprocessing.Value`); or pass it through the sampler with
 the index.
 
-Limits: found by reading the loop; the dataset's code tells whether samples depend on the attribute.
+Limits: found by reading the loop; whether samples depend on the attribute follows from the
+dataset's code.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import stored
 from unjam.doctor.mechanisms.state_differs import SetAfterWorkersStart
 from unjam.doctor.proof import AGREES, OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, case_of, line_evidence
 
 RULE = Rule("UJ516", "persistent-workers-keep-old-state")
 
 
 def detect(case: Case) -> Finding | None:
-    """Find an attribute of the dataset that the loop sets while the workers persist."""
+    """Find an attribute of the dataset that the loop sets while its workers are persistent."""
     if case.watched_loader is not None and len(case.watched_loader.epochs) > 1:
-        return None  # it was watched: see detect_program
+        return None  # detect_program judges a watched program
     if not case.loader.persistent_workers or not case.loader.num_workers or not case.reading.writes:
         return None
     name, place = next(iter(case.reading.writes.items()))
@@ -41,7 +42,7 @@ def detect(case: Case) -> Finding | None:
         RULE,
         f"the loop sets dataset.{name}, and persistent workers keep the value they were started with",
         f"dataset.{name}",
-        (f"set in the loop at {quoted(place)}", "persistent_workers=True: workers get the dataset once"),
+        (f"set in the loop at {quoted(place)}", "persistent_workers=True: workers receive the dataset once"),
         AGREES,
         f"persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",
         place,
@@ -52,15 +53,15 @@ NAMES = (SetAfterWorkersStart,)
 
 
 def words(one: SetAfterWorkersStart) -> Words:
-    """Say that it comes too late for the pass."""
+    """Say that the value is set too late for the epoch."""
     return Words(
-        f"the program sets {one.culprit} after the workers of {one.loader} have started: they still have the value of an earlier pass",
+        f"the program sets {one.culprit} after the workers of {one.loader} have started: they still have the value of an earlier epoch",
         f"set {one.culprit.rpartition('.')[2]} before iter(loader), not in the sampler or in the loop; or keep it in shared memory",
     )
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Find what loading reads, that the program changed while its workers persisted."""
+    """Find values that loading reads and that the program changed while its workers were running."""
     for loader in watched.loaders:
         if not loader.description.persistent or not loader.workers:
             continue
@@ -68,7 +69,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             changed = [path for path, value in before.hashes.items() if after.hashes.get(path, value) != value]
             stale = [path for path in changed if _is_read(loader, path) and _workers_keep(before, after, path)]
             if stale:
-                case = next((one for one in cases if one.watched_loader is loader), None)
+                case = case_of(cases, loader)
                 return [_stale(loader, after, stale, case)]
     return []
 
@@ -78,7 +79,7 @@ def _is_read(loader: WatchedLoader, path: str) -> bool:
 
 
 def _workers_keep(before: WatchedEpoch, after: WatchedEpoch, path: str) -> bool:
-    """Whether every worker that says so has the same value in both epochs."""
+    """Whether every worker whose values are known has the same value in both epochs."""
     pairs = [
         (held.get(path), after.worker_hashes.get(worker, {}).get(path)) for worker, held in before.worker_hashes.items()
     ]
@@ -97,8 +98,8 @@ def _stale(loader: WatchedLoader, epoch: WatchedEpoch, stale: list[str], case: C
         stale[0],
         (
             f"{stale[0]} has another value in epoch {epoch.number + 1} of {loader.name}; its workers have the old one",
-            *((f"set at {quoted(place)}",) if place else ()),
-            "persistent_workers=True: workers get their copies once",
+            *line_evidence("set at", place),
+            "persistent_workers=True: workers receive their copies once",
         ),
         OBSERVED if epoch.worker_hashes else AGREES,
         f"persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",

@@ -1,16 +1,16 @@
-"""The batch sampler yields one list (or array) and changes it afterwards.
+"""The batch sampler changes a list (or array) after yielding it.
 
-What happened: the program's own batch sampler fills one list again and again. The loader requests
-batches ahead and gives the list to a background thread that writes it to the worker later: by then
-it holds other indices.
+What happened: the program's own batch sampler reuses one list for all batches. The loader prefetches
+batches and gives the list to a background thread that sends it to the worker later: by then it
+holds other indices.
 
 Why: lists are passed by reference, also between threads.
 
 How to confirm: two batches of the sampler are the same object.
 
-How to fix: `yield list(batch)`, or make a new list for each batch.
+How to fix: `yield list(batch)`, or create a new list for each batch.
 
-Limits: without workers it has no effect.
+Limits: without workers the reuse has no effect.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def detect(case: Case) -> Finding | None:
     wrong = usual is not None and now is not None and usual != now
     return Finding(
         RULE,
-        "the batch sampler changes a batch after it has yielded it, while the batch is on its way to a worker",
+        "the batch sampler changes a batch after yielding it, while it is being sent to a worker",
         f"{_name(case)}.__iter__",
         (
-            "a batch of the sampler has other content when the next ones have been drawn",
+            "the content of a batch changes when the next batches are drawn",
             *(
                 (
-                    f"with workers {sum((now - usual).values())} samples come too often and {sum((usual - now).values())} not at all",
+                    f"with workers {sum((now - usual).values())} samples are repeated and {sum((usual - now).values())} are missing",
                 )
                 if wrong and now and usual
                 else ()

@@ -1,17 +1,17 @@
 """Every epoch has the same order, although the sampler shuffles.
 
-What happened: two passes over the training data had exactly the same order.
+What happened: two epochs of the training had exactly the same order.
 
-Why: something sets the generator back before each pass: `manual_seed` in the epoch's loop, a new
-generator with a fixed seed for each loader, or a sampler that makes its generator anew in
-`__iter__`. The model sees the same batches in the same order again and again.
+Why: something resets the generator before each epoch: `manual_seed` in the loop over epochs, a new
+generator with a fixed seed for each loader, or a sampler that creates its generator in `__iter__`.
+The model sees the same batches in the same order in every epoch.
 
 How to confirm: print the first indices of two epochs.
 
-How to fix: seed once, before the first epoch; in a sampler of your own, add the epoch to the seed.
+How to fix: seed once, before the first epoch; in your own sampler, add the epoch to the seed.
 
-Limits: only passes that reached their end are compared. An order that is meant to repeat, such as
-that of an evaluation, is not reported.
+Limits: only complete epochs are compared. An order that is meant to repeat, such as that of an
+evaluation, is not reported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ518", "order-repeats", Severity.WARNING, fallback=True, symptom="repeats")
-# the same, where the line that repeats is known
+# the same rule, if the line that repeats the order is known
 KNOWN = replace(RULE, fallback=False)
 FEWEST = 6
 SEEDS = (
@@ -45,7 +45,7 @@ SEEDS = (
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Find a shuffled loader with the same order in two epochs, or loaders made anew with one order."""
+    """Find a shuffled loader with the same order in two epochs, or loaders created for each epoch with the same order."""
     cycled = [one for case in cases if (one := _cycled(case)) is not None]
     if cycled:
         return cycled[:1]
@@ -62,26 +62,26 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 
 
 def _cycled(case: Case) -> Finding | None:
-    """A loader that itertools.cycle keeps and repeats."""
+    """Find a loader whose first epoch itertools.cycle repeats."""
     place, loader = case.reading.cycled_at, case.watched_loader
     if place is None or loader is None or not (loader.description.random or draws_random_numbers(loader)):
         return None
     return Finding(
         KNOWN,
-        f"itertools.cycle repeats the first pass over {loader.name}: the same batches in the same order, all kept in memory",
+        f"itertools.cycle repeats the first epoch of {loader.name}: the same batches in the same order, all kept in memory",
         f"{quoted(place).partition(': ')[2]} at {place}",
         (
-            f"made at {quoted(place)}",
-            "cycle stores what it has seen and gives it again: the loader is never iterated a second time",
+            f"created at {quoted(place)}",
+            "cycle stores the batches and repeats them: the loader is never iterated a second time",
         ),
         AGREES,
-        "iterate the loader anew for each pass: def endless(loader): while True: yield from loader",
+        "iterate the loader again for each epoch: def endless(loader): while True: yield from loader",
         place,
     )
 
 
 def _remade(watched: ProgramFacts) -> list[Finding]:
-    """Loaders that one line makes for each epoch, all with the same order."""
+    """Find loaders that one line creates for each epoch, all with the same order."""
     by_line: dict[Any, list[WatchedLoader]] = {}
     for loader in trainers(watched):
         if loader.description.random and loader.complete_epochs and loader.made is not None:
@@ -122,11 +122,11 @@ def _finding(watched: ProgramFacts, loader: WatchedLoader, passes: int) -> Findi
         f"{passes} epochs of {loader.name} have exactly the same order, although {sampler} shuffles",
         f"{recorded.what} at {seed}" if recorded else f"{sampler} of {loader.name}",
         (
-            f"the indices of every pass begin with {', '.join(map(str, epoch.indices[:6]))}",
+            f"the indices of every epoch begin with {', '.join(map(str, epoch.indices[:6]))}",
             *(
                 (
                     f"{recorded.what if recorded else 'a generator'} is seeded at {quoted(seed)}"
-                    + (", between two passes" if recorded else ""),
+                    + (", between two epochs" if recorded else ""),
                 )
                 if seed
                 else ()
@@ -134,11 +134,11 @@ def _finding(watched: ProgramFacts, loader: WatchedLoader, passes: int) -> Findi
         ),
         OBSERVED,
         (
-            f"do not seed between epochs (at {seed}): use a torch.Generator of its own there"
+            f"do not seed between epochs (at {seed}): use a separate torch.Generator there"
             if recorded
             else "seed once, before the first epoch"
         )
         if not file
-        else f"make {sampler} add the number of the epoch to its seed",
+        else f"let {sampler} add the epoch number to its seed",
         seed or at,
     )

@@ -1,18 +1,17 @@
 """Several ranks train on the same samples.
 
-What happened: the processes of one training load the same samples, in each epoch.
+What happened: the processes of one training run load the same samples in each epoch.
 
 Why: nothing divides the data between the ranks: no `DistributedSampler`, a rank that was not
-passed on, or a stream that is divided between workers only. The training does the work of one rank
-several times.
+passed on, or a stream that is divided only between workers. All ranks then do the same work.
 
-How to confirm: print rank and index of the first samples.
+How to confirm: print the rank and the index of the first samples.
 
-How to fix: `DistributedSampler(dataset)` for a dataset with indices; for a stream, take the share
-of `rank * workers + worker` out of `ranks * workers`.
+How to fix: use `DistributedSampler(dataset)` for a dataset with indices; for a stream, take share
+number `rank * workers + worker` of `ranks * workers`.
 
 Limits: an evaluation that every rank runs over all data is not reported. Streams are compared by
-the content of those samples that were looked at.
+the content of the examined samples.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from unjam.doctor.proof import OBSERVED, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ519", "ranks-share-samples")
-# ranks get a few samples twice so that all have the same number
+# a sampler repeats a few samples so that all ranks have the same number
 MOST_SHARED = 0.3
 
 
@@ -48,7 +47,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 
 
 def _padded(watched: ProgramFacts) -> list[Finding]:
-    """Find an evaluation whose sampler gives samples to a second rank, so that all have the same number."""
+    """Find an evaluation whose sampler repeats samples on a second rank, so that all ranks have the same number."""
     for loaders in watched.siblings():
         first, length = loaders[0], loaders[0].description.length or 0
         drawn = sum(one.epochs[0].draws for one in loaders if one.epochs)
@@ -60,13 +59,13 @@ def _padded(watched: ProgramFacts) -> list[Finding]:
         return [
             Finding(
                 RULE,
-                f"DistributedSampler gives {count(extra, 'sample')} of {first.name} to a second rank: what is gathered has them twice",
+                f"DistributedSampler repeats {count(extra, 'sample')} of {first.name} on a second rank: gathered results contain them twice",
                 f"DistributedSampler of {first.name}",
                 (
                     f"{length:,} samples over {count(len(loaders), 'rank')}: {drawn:,} are drawn, so that all ranks have the same number",
                 ),
                 SUGGESTED,
-                f"cut what is gathered to {length:,} samples, or evaluate with shares that differ in length (range(rank, n, ranks))",
+                f"truncate the gathered results to {length:,} samples, or evaluate with shares of different lengths (range(rank, n, ranks))",
                 first.made or first.place,
                 severity=Severity.NOTE,
             )
@@ -75,28 +74,28 @@ def _padded(watched: ProgramFacts) -> list[Finding]:
 
 
 def _shared(one: WatchedLoader, other: WatchedLoader) -> tuple[float, str]:
-    """The share of a rank's first epoch that another rank loads, too."""
+    """Return the share of a rank's first epoch that another rank also loads, and that share in words."""
     if one.description.replacement:
         return 0.0, ""
     what = "indices"
-    mine, its = (set(loader.base_indices(loader.epochs[0])) for loader in (one, other))
+    drawn, drawn_by_other = (set(loader.base_indices(loader.epochs[0])) for loader in (one, other))
     if one.iterable and one.epochs[0].signatures:
-        # what all workers of a rank delivered: the same content is the same samples, whatever else is drawn
-        mine, its = (set().union(*loader.epochs[0].signatures.values()) for loader in (one, other))
+        # everything the workers of a rank delivered: the same content means the same samples, whatever else is drawn
+        drawn, drawn_by_other = (set().union(*loader.epochs[0].signatures.values()) for loader in (one, other))
         return (
-            len(mine & its) / min(len(mine), len(its)) if mine and its else 0.0
-        ), f"{len(mine & its)} of {len(mine)} samples"
+            len(drawn & drawn_by_other) / min(len(drawn), len(drawn_by_other)) if drawn and drawn_by_other else 0.0
+        ), f"{len(drawn & drawn_by_other)} of {len(drawn)} samples"
     # a stream has no indices; and datasets of different files may have the same ones
     if one.iterable or one.description.items != other.description.items or not one.description.items:
         samples = [{s.digest for s in loader.epochs[0].samples} for loader in (one, other)]
         if one.iterable and draws_random_numbers(one):
-            return 0.0, ""  # the content says nothing about where it comes from
+            return 0.0, ""  # the content does not identify the sample
         if not draws_random_numbers(one):
-            mine, its, what = samples[0], samples[1], "samples that were looked at"
-    both = mine & its
-    if len(mine) < 4 or len(its) < 4:
+            drawn, drawn_by_other, what = samples[0], samples[1], "examined samples"
+    both = drawn & drawn_by_other
+    if len(drawn) < 4 or len(drawn_by_other) < 4:
         return 0.0, ""
-    return len(both) / min(len(mine), len(its)), f"{len(both)} of {len(mine)} {what}"
+    return len(both) / min(len(drawn), len(drawn_by_other)), f"{len(both)} of {len(drawn)} {what}"
 
 
 def _finding(watched: ProgramFacts, one: WatchedLoader, other: WatchedLoader, share: float, words: str) -> Finding:
@@ -121,24 +120,24 @@ def _finding(watched: ProgramFacts, one: WatchedLoader, other: WatchedLoader, sh
             f"{count(len(watched.processes), 'process', 'processes')} were watched",
         ),
         OBSERVED,
-        "sampler=DistributedSampler(dataset, num_replicas=..., rank=...) and no shuffle; call its set_epoch each epoch"
+        "sampler=DistributedSampler(dataset, num_replicas=..., rank=...) without shuffle; call its set_epoch in each epoch"
         if not one.iterable
-        else "let each stream take its share: rank * workers + worker out of ranks * workers",
+        else "let each stream take its share: number rank * workers + worker of ranks * workers",
         (one.home if one.iterable else None) or one.made or one.place,
     )
 
 
 def _too_early(loader: WatchedLoader, place: Place, title: str) -> Finding:
-    """The stream asks for its rank, and did so before there was an answer."""
+    """Report a stream that asked for its rank before the process group was initialised."""
     return Finding(
         RULE,
         title,
         f"{quoted(place).partition(': ')[2]} at {place}",
         (
-            f"asked at {quoted(place)} before init_process_group: the answer is that of a single process",
-            f"{loader.name} divides its stream by that answer",
+            f"the rank is read at {quoted(place)}, before init_process_group: the result is that of a single process",
+            f"{loader.name} divides its stream by that result",
         ),
         OBSERVED,
-        "make the dataset after init_process_group, or ask for the rank in __iter__",
+        "create the dataset after init_process_group, or read the rank in __iter__",
         place,
     )

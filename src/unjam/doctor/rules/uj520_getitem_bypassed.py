@@ -1,31 +1,30 @@
-"""The loader never calls `__getitem__`: an inherited `__getitems__` loads the batches.
+"""An inherited `__getitems__` bypasses the dataset's `__getitem__`.
 
 What happened: the dataset's class defines `__getitem__`, and a base class defines `__getitems__`.
 torch prefers `__getitems__`, so what the class adds (a transform, a check) never runs.
 
-Why: torch loads whole batches through `__getitems__` where a dataset has one. `Subset` has one, and
-so have many datasets of libraries.
+Why: torch loads whole batches through `__getitems__` if a dataset has it. `Subset` has it, and so
+do many library datasets.
 
 How to confirm: `dataset.__getitems__([0])[0]` and `dataset[0]` differ.
 
 How to fix: define `__getitems__` next to `__getitem__`:
 `def __getitems__(self, indices): return [self[i] for i in indices]`.
 
-Limits: compared with one sample, with the same seeds.
+Limits: the two methods are compared for one sample, with the same seeds.
 """
 
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ520", "getitem-bypassed")
 
 
 def detect(case: Case) -> Finding | None:
-    """Find a __getitems__ of a base class that gives another sample than __getitem__."""
+    """Find a __getitems__ of a base class that returns a different sample than __getitem__."""
     known = case.loader.bypassed_getitem
     if known is None:
         return None
@@ -36,7 +35,7 @@ def detect(case: Case) -> Finding | None:
         f"{owner}.__getitem__",
         (
             f"dataset.__getitems__([0])[0] and dataset[0] differ; {base} defines __getitems__, {owner} does not",
-            *((f"by-passed: {quoted(place)}",) if place else ()),
+            *line_evidence("bypassed:", place),
         ),
         OBSERVED,
         f"define __getitems__ in {owner}: return [self[index] for index in indices]",

@@ -1,17 +1,17 @@
 """Training and validation share samples.
 
-What happened: samples that the model is validated with are also used to train it.
+What happened: samples that validate the model are also used to train it.
 
-Why: the split was made wrongly: two random splits instead of one, a slice that begins too early,
-indices of one list used in another one.
+Why: the split is wrong: two random splits instead of one, a slice that begins too early, indices of
+one list used in another one.
 
 How to confirm: intersect the indices, or the file names, of the two datasets.
 
 How to fix: split once, keep both parts, and check that they have nothing in common.
 
-Limits: compared are indices of a dataset that both use, or the lists that two datasets hold (file
-names, rows). That two different files show the same patient is not seen. A pass over the whole
-training set without training is not reported.
+Limits: the comparison covers indices of a dataset that both use, or the lists that two datasets
+hold (file names, rows). It does not detect that two different files show the same patient. A pass
+over the whole training set without training is not reported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unjam.doctor.mechanisms.loaders import evaluators, trainers
 from unjam.doctor.mechanisms.splits import RanksOrderDifferently, RanksSplitDifferently
 from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ521", "split-overlaps", replaces=("UJ519",))
 
@@ -35,11 +35,11 @@ NAMES = (RanksSplitDifferently, RanksOrderDifferently)
 
 
 def words(one: RanksSplitDifferently | RanksOrderDifferently) -> Words:
-    """Say that the ranks do not have the same split, or not the same order."""
+    """Say that the ranks have different splits, or different orders."""
     if isinstance(one, RanksOrderDifferently):
         return Words(
-            f"{one.ranks} hold {one.items} in different orders: their shares of {one.loader} overlap, and leave samples out",
-            f"give {one.items} the same order on every rank: sort it, or shuffle it with random.Random(a seed that all ranks share)",
+            f"{one.ranks} hold {one.items} in different orders: their shares of {one.loader} overlap and leave samples out",
+            f"give {one.items} the same order on every rank: sort it, or shuffle it with random.Random(a shared seed)",
         )
     return Words(
         f"{one.ranks} split the data differently: of {one.each:,} training samples each, only {one.common:,} are the same",
@@ -48,7 +48,7 @@ def words(one: RanksSplitDifferently | RanksOrderDifferently) -> Words:
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Compare each loader for evaluation with the training that went before it."""
+    """Compare each evaluation loader with the training that preceded it."""
     del cases
     for loader in evaluators(watched):
         before = [
@@ -66,15 +66,15 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Finding | None:
     if train.iterable:
         return None
-    mine, its = train.description.tokens.get("base"), other.description.tokens.get("base")
-    if (mine is not None and mine == its) or _same_rows(train, other):
+    train_token, other_token = train.description.tokens.get("base"), other.description.tokens.get("base")
+    if (train_token is not None and train_token == other_token) or _same_rows(train, other):
         drawn = {index for epoch in train.epochs for index in train.base_indices(epoch)}
         checked = {index for epoch in other.epochs for index in other.base_indices(epoch)}
         what, shown = "indices", sorted(drawn & checked, key=str)
     elif not _same_home(train, other):
         return None
     else:
-        # what comes more than once in one part may well come in the other
+        # an item that occurs more than once in one part may also occur in the other
         both = [
             name
             for name, items in train.description.items.items()
@@ -92,17 +92,17 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
     if not common:
         return None
     whole = len(drawn) >= int(train.description.base_length or 0)
-    same = mine is not None and mine == its and what == "indices"
+    same = train_token is not None and train_token == other_token and what == "indices"
     if (checked == drawn and (whole or apart)) or (same and len(checked) >= int(other.description.base_length or 0)):
-        return None  # on purpose: how well the training set is learnt
+        return None  # intended: it measures how well the training set is learnt
     split, its_split = train.composed_at(), other.composed_at()
     return Finding(
         RULE,
         f"{len(common):,} of the {len(checked):,} samples of {other.name} are also used for training by {train.name}",
         f"{quoted(its_split).partition(': ')[2]} at {its_split}" if its_split is not None else f"{other.name}",
         (
-            *((f"the part for evaluation is taken at {quoted(its_split)}",) if its_split is not None else ()),
-            *((f"the part for training is taken at {quoted(split)}",) if split not in (None, its_split) else ()),
+            *line_evidence("the evaluation part is created at", its_split),
+            *((f"the training part is created at {quoted(split)}",) if split not in (None, its_split) else ()),
             f"common {what}: {names(map(str, shown))}",
             f"training draws {len(drawn):,}, evaluation {len(checked):,}",
         ),
@@ -122,20 +122,22 @@ def _same_rows(train: WatchedLoader, other: WatchedLoader) -> bool:
         other.description.base_length,
     )
     rows = [path for path in train.description.rows if path in other.description.rows]
-    mine, its = train.epochs[0].hashes, other.epochs[0].hashes
-    return same and bool(rows) and all(mine.get(path) == its.get(path) is not None for path in rows)
+    train_hashes, other_hashes = train.epochs[0].hashes, other.epochs[0].hashes
+    return same and bool(rows) and all(train_hashes.get(path) == other_hashes.get(path) is not None for path in rows)
 
 
 def _same_home(train: WatchedLoader, other: WatchedLoader) -> bool:
-    """Whether two datasets take their items from the same place: a name says nothing without its folder."""
-    mine, its = train.epochs[0].hashes, other.epochs[0].hashes
+    """Whether two datasets take their items from the same folder, without which a file name means nothing."""
+    train_hashes, other_hashes = train.epochs[0].hashes, other.epochs[0].hashes
     rows = {*train.description.rows, *other.description.rows}
     plain = [
         path
-        for path in mine
-        if path.startswith("dataset.") and path in its and path not in rows and ":" not in mine[path]
+        for path in train_hashes
+        if path.startswith("dataset.") and path in other_hashes and path not in rows and ":" not in train_hashes[path]
     ]
-    return all(mine[path] == its[path] for path in plain if not mine[path].startswith("object "))
+    return all(
+        train_hashes[path] == other_hashes[path] for path in plain if not train_hashes[path].startswith("object ")
+    )
 
 
 def _has_another(watched: ProgramFacts, train: WatchedLoader, loader: WatchedLoader) -> bool:

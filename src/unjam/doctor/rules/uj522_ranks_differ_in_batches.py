@@ -1,17 +1,18 @@
 """Ranks have different numbers of batches.
 
-What happened: one rank is done with an epoch while another one still has batches.
+What happened: one rank has finished an epoch while another one still has batches.
 
 Why: the data is divided by hand, without giving every rank the same number; or a stream yields
 fewer samples on one rank. With collective operations in the loop, the rank with more batches
-waits for ever.
+waits forever.
 
 How to confirm: print `len(loader)`, or count the batches, on every rank.
 
-How to fix: `DistributedSampler` pads; `drop_last=True` cuts; for streams, agree on a number of
-steps, or use `torch.distributed.algorithms.Join`.
+How to fix: use `DistributedSampler`, which repeats samples, or `drop_last=True`, which drops them;
+for streams, use the same number of steps on all ranks, or `torch.distributed.algorithms.Join`.
 
-Limits: only passes that were watched are compared; a program that came to its end had no rank that waited.
+Limits: only watched epochs are compared. A program that ended normally is not reported, because no
+rank waited.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     frozen = watched.outcome == "frozen" or any("distributed" in one.trace for one in watched.failures)
     frozen = frozen or any(
         one.kind == "process" for one in watched.ended_by_exception
-    )  # of a rank; its connections went with it
+    )  # a rank ended and closed its connections
     if watched.outcome == "ended" and not frozen:
-        return []  # no rank waited for what would not come: nothing collective, or `Join`
+        return []  # no rank waited: there was no collective operation, or the program uses `Join`
     training = {id(one) for one in trainers(watched)}
     for loaders in watched.siblings():
         if any(id(one) not in training for one in loaders):
@@ -43,7 +44,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         numbers = [_batches(one, fewest) for one in loaders]
         if any(number is None for number in numbers) or len(set(numbers)) == 1:
             continue
-        said = ", ".join(
+        listed = ", ".join(
             f"rank {watched.rank_of(one)}: {number}"
             if watched.rank_of(one) is not None
             else f"process {one.pid}: {number}"
@@ -57,16 +58,16 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         return [
             Finding(
                 RULE,
-                f"the ranks have different numbers of batches of {first.name}: {said}",
+                f"the ranks have different numbers of batches of {first.name}: {listed}",
                 f"{first.description.sampler} of {first.name}"
                 if not first.iterable
                 else f"{first.description.dataset}.__iter__",
                 (
-                    f"batches of one epoch: {said}",
+                    f"batches of one epoch: {listed}",
                     *(("the rank with more batches waits for the others in a collective operation",) if frozen else ()),
                 ),
                 OBSERVED if frozen else AGREES,
-                "give every rank the same number: DistributedSampler, drop_last=True, or a number of steps that all ranks agree on",
+                "give every rank the same number: DistributedSampler, drop_last=True, or a fixed number of steps for all ranks",
                 first.made or first.place,
             )
         ]
@@ -74,12 +75,12 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 
 
 def _files(loaders: list[WatchedLoader]) -> list[str]:
-    """The source files around the loops of a loader."""
+    """List the source files around the loops of a loader."""
     return sorted({place.file for one in loaders for place in (one.place, one.made) if place is not None})
 
 
 def _batches(loader: WatchedLoader, most: int) -> int | None:
-    """The batches of the first epoch: those that came or were promised; more than `most`, if it goes on."""
+    """Return the number of batches of the first epoch; None if it is unfinished and has at most `most` batches so far."""
     epoch = loader.epochs[0]
     if epoch.done or epoch.expected is not None:
         return epoch.batches if epoch.done else epoch.expected

@@ -1,6 +1,6 @@
-"""The evaluation uses random samples: it shares the training's transform.
+"""The evaluation applies the training's random transform.
 
-What happened: the same index gives another sample in each evaluation, because the dataset under
+What happened: the same index gives a different sample in each evaluation, because the dataset under
 both `Subset`s is one object, with the random transform that is meant for training.
 
 Why: `random_split` and `Subset` only choose indices. What the dataset does with a sample is the
@@ -8,11 +8,11 @@ same for both parts.
 
 How to confirm: load one validation sample twice.
 
-How to fix: make two datasets, one with and one without the random transform, and use the same
+How to fix: create two datasets, one with and one without the random transform, and use the same
 indices for their `Subset`s.
 
-Limits: only a dataset that training and evaluation share is reported. Random numbers that come from
-elsewhere than known generators are not seen.
+Limits: only a dataset that training and evaluation share is reported. Random numbers from unknown
+generators are not detected.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             return [
                 Finding(
                     RULE,
-                    f"the samples of {loader.name} are random: it shares its dataset with the training ({train.name})",
+                    f"the samples of {loader.name} are random: it shares its dataset with the training loader ({train.name})",
                     culprit,
                     (
-                        f"its samples draw from {', '.join(sorted(drawn))}",
+                        f"its samples draw random numbers from {', '.join(sorted(drawn))}",
                         *(
                             (f"sample {changed} differs from one evaluation to the next",)
                             if changed is not None
@@ -56,7 +56,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                         + (f" with {', '.join(paths)}" if paths else ""),
                     ),
                     OBSERVED if changed is not None else AGREES,
-                    f"make a second {loader.description.base} without the random transform for the evaluation, with the same indices",
+                    f"create a second {loader.description.base} without the random transform for the evaluation, with the same indices",
                     loader.made or loader.place,
                 )
             ]

@@ -1,17 +1,17 @@
-"""Loading changes the data that the dataset holds.
+"""Loading a sample modifies the dataset's stored data in place.
 
-What happened: the same index gives another sample in a later epoch, though nothing random is
-drawn: loading a sample changes what the dataset keeps in memory.
+What happened: the same index gives a different sample in a later epoch, although no random numbers
+are drawn: loading a sample changes what the dataset keeps in memory.
 
-Why: an operation in place (`+=`, `mul_`, `sort`, `pop`, `out=`) works on the stored array or list
-and not on a copy. The second epoch normalises what was normalised before.
+Why: an in-place operation (`+=`, `mul_`, `sort`, `pop`, `out=`) works on the stored array or list
+and not on a copy. The second epoch, for example, normalises data that is already normalised.
 
 How to confirm: hash the stored data before and after an epoch.
 
 How to fix: work on a copy: `self.data[index].clone()`, `.copy()`, `sorted(...)`.
 
-Limits: with workers that are started anew for each epoch, the change is lost with them, and only
-samples that an epoch loads twice can differ. Large arrays are compared by parts.
+Limits: if each epoch starts new workers, the change is lost with them, and only samples that an
+epoch loads twice can differ. Only parts of large arrays are compared.
 """
 
 from __future__ import annotations
@@ -24,27 +24,26 @@ from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.mechanisms.loaders import attribute_name, by_index, changed_paths, draws_random_numbers
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, case_of
 
 RULE = Rule("UJ524", "held-data-changed", replaces=("UJ514", "UJ107"))
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Find stored data that an epoch changed, and samples that differ for it."""
+    """Find stored data that an epoch changed, and samples that differ because of that."""
     for loader in watched.loaders:
         if loader.iterable:
             continue
         changed = changed_paths(loader, same_length=True, by_loading=True)
-        # a counter or a setting is no data
+        # a counter or a setting is not data
         changed = [path for path in changed if path not in loader.description.plain and _may_hold_samples(loader, path)]
-        known = next((one for one in cases if one.watched_loader is loader), None)
-        if not loader.workers and known is not None:
-            changed = [path for path in changed if attribute_name(path) not in known.reading.writes]
+        case = case_of(cases, loader)
+        if not loader.workers and case is not None:
+            changed = [path for path in changed if attribute_name(path) not in case.reading.writes]
         differ = _differing(loader)
-        if draws_random_numbers(loader):  # samples differ anyway: only data with an entry for each sample tells
+        if draws_random_numbers(loader):  # samples differ anyway, so only data with an entry for each sample counts
             changed = [path for path in changed if path in loader.description.per_sample]
         if changed and differ:
-            case = next((one for one in cases if one.watched_loader is loader), None)
             place = case.loader.dataset_place if case is not None else None
             return [
                 Finding(
@@ -52,12 +51,12 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                     f"loading changes {changed[0]}: sample {names(map(str, differ), 3)} of {loader.name} differs in a later epoch",
                     changed[0],
                     (
-                        f"{changed[0]} has another content after an epoch",
+                        f"the content of {changed[0]} changes during an epoch",
                         f"{count(len(differ), 'sample')} changed from one epoch to the next: {names(map(str, differ))}",
                         *((f"also changed: {', '.join(changed[1:4])}",) if changed[1:] else ()),
                     ),
                     AGREES,
-                    f"let __getitem__ work on a copy of what it takes from {changed[0]}",
+                    f"let __getitem__ work on a copy of what it reads from {changed[0]}",
                     place or loader.made or loader.place,
                 )
             ]
@@ -65,14 +64,14 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 
 
 def _may_hold_samples(loader: WatchedLoader, path: str) -> bool:
-    """Whether it is an array, or has as many items as there are samples; others, such as a queue, change by design."""
+    """Whether it is an array, or has as many items as there are samples; other objects, such as a queue, change by design."""
     value = next((epoch.hashes[path] for epoch in loader.epochs if path in epoch.hashes), "")
     length = value.partition(":")[0] if ":" in value else ""
     return not length.isdecimal() or int(length) in (loader.description.length, loader.description.base_length)
 
 
 def _differing(loader: WatchedLoader) -> list[Any]:
-    """The indices whose sample changed from an epoch to the next."""
+    """List the indices whose sample changed from one epoch to the next."""
     found: list[Any] = []
     for before, after in itertools.pairwise(loader.epochs):
         old, new = by_index(before), by_index(after)

@@ -1,17 +1,17 @@
-"""Some samples are never drawn.
+"""The sampler never draws some samples.
 
 What happened: the sampler leaves out the same samples in every epoch, or draws indices that the
 dataset does not have.
 
-Why: an arithmetic slip in a sampler of your own (a bound, a step, a rest that is dropped), or a
-sampler that was made for a dataset of another length.
+Why: an arithmetic error in your own sampler (a bound, a step, a remainder that is dropped), or a
+sampler that was created for a dataset of another length.
 
 How to confirm: compare `set(sampler)` with `range(len(dataset))`.
 
-How to fix: let the sampler take its bounds from `len(dataset)`.
+How to fix: let the sampler derive its bounds from `len(dataset)`.
 
-Limits: needs two whole epochs. Samples that another loader of the program draws are not counted,
-and samplers that draw with replacement are not judged.
+Limits: needs two complete epochs. Samples that another loader of the program draws are not counted,
+and samplers that draw with replacement are not examined.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RULE = Rule("UJ525", "samples-never-drawn", Severity.WARNING)
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Compare what a loader drew in all its epochs with what its dataset has."""
+    """Compare the indices that a loader drew in all its epochs with those of its dataset."""
     del cases
     for loader in trainers(watched):
         length = loader.description.length
@@ -46,10 +46,10 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             continue
         drawn = [set(epoch.indices) for epoch in whole]
         if any(len(epoch.indices) < epoch.draws for epoch in whole):
-            continue  # too many to have been kept
+            continue  # the epoch drew more indices than are recorded
         missing = set(range(length)) - set.union(*drawn)
         if not missing or (whole[0].draws < ALMOST * length and not _is_block(missing)):
-            continue  # each pass draws a part of the samples, another one each time
+            continue  # each epoch draws a different part of the samples
         dropped = loader.description.drop_last and len(missing) < int(loader.description.batch_size or 1)
         if dropped or _is_drawn_elsewhere(watched, loader, missing) or not _of_the_user(loader):
             continue
@@ -60,7 +60,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                 f"{loader.description.sampler} never draws {count(len(missing), 'sample')} of {length:,}: {names(map(str, sorted(missing)), 4)}",
                 loader.description.sampler,
                 (
-                    f"{count(len(whole), 'whole epoch')} of {loader.name} drew {len(set.union(*drawn)):,} different indices of {length:,}",
+                    f"{count(len(whole), 'complete epoch')} of {loader.name} drew {len(set.union(*drawn)):,} different indices of {length:,}",
                     f"an epoch draws {whole[0].draws:,}",
                 ),
                 AGREES,
@@ -75,12 +75,12 @@ ALMOST = 0.9
 
 
 def _is_block(missing: set[int]) -> bool:
-    """Whether what is never drawn lies together: the end of the dataset, for example."""
+    """Whether the samples that are never drawn are adjacent: the end of the dataset, for example."""
     return max(missing) - min(missing) + 1 == len(missing)
 
 
 def _of_the_user(loader: WatchedLoader) -> bool:
-    """Whether the program itself decides what is drawn: a sampler of its own, or of another length."""
+    """Whether the program itself decides what is drawn: with its own sampler, or one of another length."""
     return bool(loader.description.sampler_file) or (
         loader.description.sampler in ("RandomSampler", "SequentialSampler", "DistributedSampler")
         and loader.description.draws != loader.description.length

@@ -2,15 +2,15 @@
 
 What happened: a later epoch has fewer (or more) batches than the first one.
 
-Why: something takes samples away or adds some while the program runs: a list that is popped, a
-cursor that is not set back, a generator that is used up, a sampler with leftovers.
+Why: something removes or adds samples while the program runs: a list that is popped, a cursor that
+is not reset, a generator that is exhausted, a sampler that carries samples over to the next epoch.
 
 How to confirm: print the number of batches of each epoch.
 
-How to fix: let `__iter__` and `__getitem__` leave the dataset as it was; set cursors back at the
-start of `__iter__`.
+How to fix: let `__iter__` and `__getitem__` leave the dataset unchanged; reset cursors at the start
+of `__iter__`.
 
-Limits: a dataset that is meant to grow (a replay buffer, a curriculum) is reported, too, as a note.
+Limits: a dataset that is meant to grow (a replay buffer, a curriculum) is also reported, as a note.
 """
 
 from __future__ import annotations
@@ -19,40 +19,39 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.mechanisms.loaders import changed_paths
 from unjam.doctor.proof import OBSERVED, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, dataset_place
 
 RULE = Rule("UJ526", "epochs-differ-in-length", Severity.WARNING, symptom="short")
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Compare the number of batches of the whole epochs of each loader."""
+    """Compare the number of batches of the complete epochs of each loader."""
     for loader in watched.loaders:
         numbers = [epoch.batches for epoch in loader.complete_epochs]
         if len(set(numbers)) < 2:
             continue
         if loader.description.batched and loader.description.batch_size is None and not loader.iterable:
-            continue  # batches of varying size: their number says nothing
+            continue  # batches of varying size: their number means nothing
         expected = [epoch.expected for epoch in loader.complete_epochs]
         if None not in expected and expected == numbers:
-            continue  # the program knows it: len(loader) said so before each epoch
+            continue  # the change is intended: len(loader) was right before each epoch
         if loader.iterable and loader.workers and not _changed_in_workers(loader):
-            continue  # what the stream reads changed, and not for having been read
+            continue  # the source of the stream changed, but reading did not change it
         fewer = min(numbers[1:]) < numbers[0]
         changed = changed_paths(loader)
-        case = next((one for one in cases if one.watched_loader is loader), None)
-        said = ", ".join(map(str, numbers[:6]))
+        listed = ", ".join(map(str, numbers[:6]))
         return [
             Finding(
                 RULE,
-                f"epochs of {loader.name} have {said} batches",
+                f"epochs of {loader.name} have different numbers of batches: {listed}",
                 changed[0] if changed else f"{loader.description.dataset}",
                 (
-                    f"batches of the epochs that reached their end: {said}",
+                    f"batches of the complete epochs: {listed}",
                     *((f"{changed[0]} changed in between",) if changed else ()),
                 ),
                 OBSERVED,
-                f"leave {changed[0] if changed else 'the dataset'} as it is while samples are loaded, or set it back before each epoch",
-                (case.loader.dataset_place if case is not None else None) or loader.made or loader.place,
+                f"do not change {changed[0] if changed else 'the dataset'} while samples are loaded, or reset it before each epoch",
+                dataset_place(cases, loader) or loader.made or loader.place,
                 severity=None if fewer else Severity.NOTE,
             )
         ]
@@ -60,7 +59,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 
 
 def _changed_in_workers(loader: WatchedLoader) -> bool:
-    """Whether the workers' datasets have changed while they were read, or there is nothing to tell by."""
+    """Whether the workers' datasets changed while they were read, or this is unknown."""
     known = [epoch for epoch in loader.epochs if epoch.worker_hashes and epoch.worker_end_hashes]
     return not known or any(
         held.get(path) != value

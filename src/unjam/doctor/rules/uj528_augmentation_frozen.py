@@ -1,16 +1,16 @@
-"""A cache keeps the random version of each sample.
+"""A cache stores samples after the random transform.
 
-What happened: a sample drew random numbers when it was loaded first; later epochs draw none and
-get exactly the same sample.
+What happened: a sample drew random numbers when it was first loaded; later epochs draw none and get
+exactly the same sample.
 
-Why: the cache stores what comes out of the random transform. Every epoch then trains on the one
-version that happened to be drawn first.
+Why: the cache stores the output of the random transform. Every epoch then trains on the version
+that was drawn first.
 
 How to confirm: load one index twice and compare.
 
 How to fix: cache what is read and decoded, and apply the random transform after the cache.
 
-Limits: needs a second epoch in the same process: workers that persist, or none.
+Limits: needs a second epoch in the same process: persistent workers, or no workers.
 """
 
 from __future__ import annotations
@@ -23,31 +23,30 @@ from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.mechanisms.loaders import by_index, changed_paths, trainers
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import OBSERVED, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, dataset_place
 
 RULE = Rule("UJ528", "augmentation-frozen", Severity.WARNING, replaces=("UJ514", "UJ107"))
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Find samples that drew once and came back the same without drawing."""
+    """Find samples that drew random numbers once and later were the same without drawing."""
     for loader in trainers(watched):
         same = _frozen(loader)
         if len(same) < 3:
             continue
-        case = next((one for one in cases if one.watched_loader is loader), None)
         grown = next(iter(changed_paths(loader)), "")
         return [
             Finding(
                 RULE,
-                f"{count(len(same), 'sample')} of {loader.name} are random once and then always the same",
+                f"{count(len(same), 'sample')} of {loader.name} are random in the first epoch and the same ever after",
                 grown or f"{loader.description.dataset}",
                 (
-                    f"sample {names(map(str, same))}: drew random numbers when first loaded, none later, and is the same",
+                    f"sample {names(map(str, same))}: random numbers were drawn on first load only; the sample is unchanged since",
                     *((f"{grown} changes while samples are loaded",) if grown else ()),
                 ),
                 OBSERVED,
-                "keep in the cache what is read, and apply the random transform to what comes out of the cache",
-                (case.loader.dataset_place if case is not None else None) or loader.made or loader.place,
+                "cache what is read, and apply the random transform to what the cache returns",
+                dataset_place(cases, loader) or loader.made or loader.place,
             )
         ]
     return []

@@ -1,16 +1,16 @@
-"""Setting something on one part of a split changes the other part.
+"""Setting an attribute on one part of a split also changes the other part.
 
 What happened: the program sets an attribute through `part.dataset`, and the other part of the split
 uses the same dataset object.
 
-Why: `random_split` and `Subset` share the dataset. `val.dataset.transform = plain` also takes the
-transform away from training.
+Why: `random_split` and `Subset` share the dataset. `val.dataset.transform = plain` also removes the
+transform from training.
 
 How to confirm: `train.dataset is val.dataset`.
 
-How to fix: make two datasets, one for each purpose, and use the same indices.
+How to fix: create two datasets, one for each purpose, and use the same indices.
 
-Limits: only assignments that stand in the program's own files are read.
+Limits: only assignments in the program's own files are found.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             files = {place.file for place in (other.made, other.place, train.made, train.place) if place is not None}
             for file in sorted(files):
                 for place, text, name in sets_through(file, "dataset"):
-                    read = any(path.endswith(f".{name}") for path in train.description.reads)
-                    if not read:
+                    if not any(path.endswith(f".{name}") for path in train.description.reads):
                         continue
                     return [
                         Finding(
@@ -54,7 +53,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                                 f"samples use {name}",
                             ),
                             AGREES,
-                            f"make two {train.description.base} objects, one for training and one for evaluation, with the same indices",
+                            f"create two {train.description.base} objects, one for training and one for evaluation, with the same indices",
                             place,
                         )
                     ]

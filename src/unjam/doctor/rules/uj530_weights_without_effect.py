@@ -1,16 +1,16 @@
-"""A weighted sampler draws every sample exactly once: its weights do nothing.
+"""A weighted sampler's weights have no effect: it draws every sample exactly once.
 
-What happened: the sampler has weights that differ, and each epoch draws every sample once.
+What happened: the sampler has different weights, and each epoch draws every sample once.
 
-Why: `replacement=False` with `num_samples=len(dataset)` is a permutation. Weights then only change
-the order.
+Why: `replacement=False` with `num_samples=len(dataset)` yields a permutation. Weights then only
+change the order.
 
 How to confirm: count how often each index is drawn in an epoch.
 
-How to fix: `replacement=True`, or a smaller `num_samples`.
+How to fix: use `replacement=True`, or a smaller `num_samples`.
 
-Limits: weights that are used for something else than drawing are reported, too, if the sampler
-calls them `weights`.
+Limits: weights that serve another purpose than drawing are also reported if the sampler calls them
+`weights`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from collections import Counter
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls
+from unjam.doctor.facts.trial import Place
 from unjam.doctor.proof import OBSERVED, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ530", "weights-without-effect", Severity.WARNING)
 
@@ -40,40 +40,46 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         if epoch.draws < 8 or set(Counter(epoch.indices).values()) != {1}:
             continue
         sampler = loader.description.sampler
-        files = {place.file for place in (loader.made, loader.place) if place is not None}
-        made = next((place for file in sorted(files) for place in attribute_calls(file, (sampler,))), None)
+        created = _created_at(loader)
         return [
             Finding(
                 RULE,
-                f"the weights of {sampler} do nothing: every epoch draws each of the {epoch.draws:,} samples once",
+                f"the weights of {sampler} have no effect: every epoch draws each of the {epoch.draws:,} samples once",
                 f"{sampler}(replacement=False)" if not loader.description.replacement else sampler,
                 (
                     f"epoch 1 of {loader.name}: {epoch.draws:,} indices, all different; the weights differ",
-                    *((f"made at {quoted(made)}",) if made else ()),
+                    *line_evidence("created at", created),
                 ),
                 OBSERVED,
-                "replacement=True draws by weight; or draw fewer samples than there are",
-                made or loader.made or loader.place,
+                "use replacement=True to draw by weight, or draw fewer samples than the dataset has",
+                created or loader.made or loader.place,
             )
         ]
     return []
 
 
 def _too_few(loader: WatchedLoader, weights: int, length: int) -> Finding:
-    """A sampler that has weights for some of the samples only: the others are never drawn."""
+    """Report a sampler that has weights for only some of the samples: it never draws the others."""
     sampler = loader.description.sampler
-    files = {place.file for place in (loader.made, loader.place) if place is not None} | set(loader.description.files)
-    made = next((place for file in sorted(files) for place in attribute_calls(file, (sampler,))), None)
+    created = _created_at(loader, *loader.description.files)
     return Finding(
         RULE,
         f"{sampler} has {weights:,} weights for {length:,} samples: it draws only the first {weights:,}",
-        f"the weights of {sampler}" + (f" at {made}" if made else ""),
+        f"the weights of {sampler}" + (f" at {created}" if created else ""),
         (
             f"{loader.name} has {length:,} samples",
-            *((f"made at {quoted(made)}",) if made else ()),
+            *line_evidence("created at", created),
         ),
         OBSERVED,
         "give it a weight for each sample, not for each class: weights[labels]",
-        made or loader.made or loader.place,
+        created or loader.made or loader.place,
         severity=Severity.ERROR,
+    )
+
+
+def _created_at(loader: WatchedLoader, *more: str) -> Place | None:
+    """Return the line that creates the sampler, in the files around the loader or in `more`."""
+    files = {place.file for place in (loader.made, loader.place) if place is not None} | set(more)
+    return next(
+        (place for file in sorted(files) for place in attribute_calls(file, (loader.description.sampler,))), None
     )

@@ -1,17 +1,17 @@
-"""Two loaders that are used together have different orders.
+"""Two loaders that are iterated together have different orders.
 
-What happened: the program takes a batch of each of two shuffled loaders in turns, as `zip` does.
-Both have the same number of samples, and their orders differ: the pairs are not pairs.
+What happened: the program takes batches from two shuffled loaders in turn, as `zip` does. Both have
+the same number of samples, and their orders differ: the samples are paired wrongly.
 
-Why: each loader shuffles for itself. Equal seeds help only while nothing else draws from the
-generators, and `zip` does not exhaust the second loader, whose sampler then draws once less in each pass. One generator for both
-gives each another part of the same sequence.
+Why: each loader shuffles on its own. Equal seeds help only while nothing else draws from the
+generators, and `zip` does not exhaust the second loader, whose sampler then draws once less in each
+epoch. With one generator for both, each gets a different part of the same sequence.
 
 How to confirm: let both datasets return their index, and compare.
 
-How to fix: one dataset that returns both parts of a pair; or one sampler whose order both use.
+How to fix: use one dataset that returns both parts of a pair; or one sampler whose order both use.
 
-Limits: only loaders that were both given a generator are compared: others may be meant to differ.
+Limits: only loaders that were both given a generator are compared: others may differ on purpose.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ RULE = Rule("UJ531", "loaders-out-of-step", Severity.WARNING)
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Find two loaders that are used in turns, with the same length and different orders."""
+    """Find two loaders that are used in turn, with the same length and different orders."""
     del cases
     for one, other in itertools.combinations(watched.loaders, 2):
         same = one.description.length == other.description.length and one.pid == other.pid
         if not same or not one.description.random or not other.description.random:
             continue
         if not one.description.has_generator or not other.description.has_generator:
-            continue  # nothing says that the orders are meant to agree
+            continue  # nothing indicates that the orders should agree
         pairs = zip(one.epochs, other.epochs, strict=False)
         both = next(((a, b) for a, b in pairs if _together(a, b) and a.order != b.order), None)
         if both is not None:
@@ -43,7 +43,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 
 
 def _together(a: WatchedEpoch, b: WatchedEpoch) -> bool:
-    """Whether two passes were used in turns: begun together, for the same number of batches."""
+    """Whether two epochs were used in turn: they began together and have about the same number of batches."""
     if not a.indices or not b.indices or abs(a.batches - b.batches) > 1 or a.batches < 2:
         return False
     shorter = min(a.seconds, b.seconds)
@@ -57,13 +57,14 @@ def _finding(one: WatchedLoader, other: WatchedLoader, a: WatchedEpoch, b: Watch
     same = bool(set(one.description.generators) & set(other.description.generators))
     return Finding(
         RULE,
-        f"{one.name} and {other.name} are used in step, but in different orders",
+        f"{one.name} and {other.name} are iterated together, but in different orders",
         "generator",
         (
             f"epoch {a.number + 1}: {', '.join(map(str, a.indices[:5]))}, ...",
             f"epoch {b.number + 1}: {', '.join(map(str, b.indices[:5]))}, ...",
-            *(("both draw from one generator object, one after the other",) if same else ()),
-            *(("their generators do not have the same state any more",) if not same else ()),
+            "both draw from one generator object, one after the other"
+            if same
+            else "their generators are no longer in the same state",
         ),
         AGREES,
         "let one dataset return both parts of a pair, or give both loaders the order of one sampler",

@@ -3,25 +3,24 @@
 What happened: the dataset, or a wrapper around it, holds a transform, and no function that loads
 samples mentions it.
 
-Why: a wrapper that stores a transform and forgets to call it, or that returns the samples of the
-inner dataset directly.
+Why: a wrapper stores a transform and does not call it, or returns the samples of the inner dataset
+directly.
 
 How to confirm: print in the transform.
 
 How to fix: call it in `__getitem__`, or remove it.
 
 Limits: found by reading the code of the classes and functions that loading can reach; a use through
-`getattr` with a computed name is not seen.
+`getattr` with a computed name is not detected.
 """
 
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.loaders import attribute_name
 from unjam.doctor.proof import AGREES, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ532", "transform-not-used", Severity.WARNING)
 WORDS = ("transform", "augment", "aug", "preprocess", "normaliz", "normalis", "pipeline", "tokeniz")
@@ -41,7 +40,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                     path,
                     (
                         f"{path} is a {loader.description.transforms.get(path)}",
-                        *((f"set at {quoted(at)}",) if at else ()),
+                        *line_evidence("set at", at),
                     ),
                     AGREES,
                     f"call {path} in __getitem__, or remove it",

@@ -1,20 +1,22 @@
-"""The training is saved in the middle of an epoch, and the loader's position is not.
+"""A checkpoint saved in the middle of an epoch does not contain the loader's position.
 
-What happened: the program writes the state of the model and the optimizer while an epoch goes on,
-and nothing that says which samples the epoch has had.
+What happened: the program saves the state of the model and the optimizer in the middle of an epoch,
+but not which samples the epoch has already used.
 
-Why: a run that goes on from this file begins the epoch again, with another order. Samples of the
-begun epoch come twice, others not at all. torch's loader has no state that could be saved.
+Why: a run that resumes from this checkpoint starts the epoch again, in a different order. Some
+samples of that epoch are used twice, others not at all. torch's loader has no state that can be
+saved.
 
-How to confirm: print the first indices after a resume.
+How to confirm: print the first indices after resuming.
 
 How to fix: save the loader too: `unjam.DataLoader` has `state_dict()` and `load_state_dict()`, and
-goes on at the next batch with the same order and random numbers. Or save only between epochs.
+resumes at the next batch with the same order and random numbers. Or save only between epochs.
 
-Limits: only `torch.save` is seen. A program that saves the number of its batch and passes over so
-many batches after a resume is right if its order is seeded for each epoch: if such a number is in the
-file, the finding is only a note. A sampler or dataset with a `state_dict` of its own is not reported,
-nor are streams whose end is not known and samples that are drawn with replacement: they repeat anyway.
+Limits: only `torch.save` is detected. A program that saves the batch number and skips that many
+batches after resuming is correct if its order is seeded for each epoch: if such a number is in the
+checkpoint, the finding is only a note. Samplers and datasets that have their own `state_dict` are
+not reported, nor are streams of unknown length and samples that are drawn with replacement, which
+repeat anyway.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ NAMES = (LoadedToBeSkipped,)
 
 
 def words(one: LoadedToBeSkipped) -> Words:
-    """Say what it costs to get to where the training stopped."""
+    """Say how many batches are loaded only to be skipped."""
     return Words(
         f"the training loads {one.skipped:,} batches of {one.loader} only to skip them",
         "skip indices, not batches: use a sampler that starts where the training stopped, or unjam's loader.state_dict()",
@@ -43,7 +45,7 @@ def words(one: LoadedToBeSkipped) -> Words:
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Find a checkpoint that was written while a training loader was in the middle of a pass."""
+    """Find a checkpoint that was saved while a training loader was in the middle of an epoch."""
     del cases
     for loader in trainers(watched):
         if loader.description.stateful or loader.description.replacement:
@@ -57,7 +59,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 
 
 def _middle_of(saved: SavedFile, loader: WatchedLoader) -> tuple[int, int] | None:
-    """The batches of the pass, and of all passes, if the file was written within a pass."""
+    """Return the number of batches of the epoch, and of all epochs, if the checkpoint was saved within an epoch."""
     for number, at, batches, ever in saved.passes:
         epoch = next((one for one in loader.epochs if one.number == at), None)
         if number == loader.number and saved.optimizer and epoch is not None and batches:
@@ -70,20 +72,20 @@ def _middle_of(saved: SavedFile, loader: WatchedLoader) -> tuple[int, int] | Non
 def _finding(loader: WatchedLoader, saved: SavedFile, passed: tuple[int, int]) -> Finding:
     size = int(loader.description.batch_size or 1)
     known = {count + more for count in passed for more in (-1, 0, 1)} | {count * size for count in passed}
-    told = bool(known & saved.numbers)
+    has_number = bool(known & saved.numbers)
     return Finding(
         RULE,
-        f"the training is saved after {passed[0]} batches of an epoch, without the position of its loader",
+        f"a checkpoint saved after {passed[0]} batches of an epoch does not contain the position of the loader",
         loader.name,
         (
             f"an optimizer's state is saved at {quoted(saved.place)}",
-            "a number in the file may be that of the batch; nothing in it is the order or the random numbers"
-            if told
-            else "no number in the file tells how many batches there were",
-            "a run that goes on from it begins the epoch again: samples come twice, and others not at all",
+            "a number in the checkpoint may be the batch number; the order and the random numbers are missing"
+            if has_number
+            else "no number in the checkpoint matches the number of batches",
+            "a run that resumes from it starts the epoch again: some samples are used twice, others not at all",
         ),
-        SUGGESTED if told else AGREES,
+        SUGGESTED if has_number else AGREES,
         "save the loader's state as well: unjam.DataLoader has state_dict() and load_state_dict(); or save between epochs",
         saved.place or loader.made,
-        severity=Severity.NOTE if told else None,
+        severity=Severity.NOTE if has_number else None,
     )

@@ -1,16 +1,16 @@
-"""Samples seed one random generator and draw from another one.
+"""Samples seed one random generator and draw from another.
 
-What happened: loading a sample sets a seed, and the random numbers that it uses come from a generator that this does not touch:
-`random.seed(s)` before transforms that draw from torch, for example. What was to be the same (an image and its mask, a sample in
-every epoch) differs.
+What happened: loading a sample sets a seed, but the random numbers that it uses come from another generator: `random.seed(s)`
+before transforms that draw from torch, for example. Things that should be the same (an image and its mask, a sample in every
+epoch) differ.
 
-Why: `random`, `numpy.random` and torch have generators of their own, and each library draws from one of them.
+Why: `random`, `numpy.random` and torch each have their own generator, and each library draws from one of them.
 
 How to confirm: load one sample twice: with the seed set, the two are different.
 
 How to fix: seed the generator that the transforms use, or better, draw the parameters once and apply them to both.
 
-Limits: the three global generators; a program that seeds all of them is fine.
+Limits: only the three global generators are examined; a program that seeds all of them is correct.
 """
 
 from __future__ import annotations
@@ -29,5 +29,5 @@ def words(one: SeedNotDrawnFrom) -> Words:
     right = " and ".join(_SEEDS.get(name, f"a seed of {name}") for name in one.drawn)
     return Words(
         f"samples of {one.loader} seed {one.seeded} but draw from {', '.join(one.drawn)}: the seed has no effect",
-        f"use {right} in place of {_SEEDS[one.seeded]}, or draw the parameters once and apply them to everything that belongs together",
+        f"use {right} instead of {_SEEDS[one.seeded]}, or draw the parameters once and apply them to everything that belongs together",
     )

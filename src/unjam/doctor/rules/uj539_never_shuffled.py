@@ -1,16 +1,17 @@
-"""The training never shuffles, and its samples are sorted.
+"""The training data is sorted and never shuffled.
 
-What happened: every pass went through the samples in the order in which they are stored, and they are stored one kind after the
-other: all of one class, then all of the next one.
+What happened: every epoch used the samples in the order in which they are stored, and they are stored sorted by kind: all of one
+class, then all of the next.
 
-Why: without `shuffle=True`, or a sampler, a loader goes from the first sample to the last; a stream gives what its files have. A batch
-then has one class only, and the model forgets the others meanwhile.
+Why: without `shuffle=True` or a sampler, a loader goes from the first sample to the last; a stream follows the order of its
+files. A batch then contains only one class, and the model forgets the others in the meantime.
 
 How to confirm: print the labels of a few batches.
 
-How to fix: `shuffle=True`; for a stream, shuffle the files and use a shuffle buffer, or write the files in a random order.
+How to fix: use `shuffle=True`; for a stream, shuffle the files and use a shuffle buffer, or write the files in a random order.
 
-Limits: which value is the label is not known: it may be one that is meant to be sorted, such as the number of a recording.
+Limits: the doctor does not know which value is the label: it may be one that is meant to be sorted, such as the number of a
+recording.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ NAMES = (SortedByValue,)
 def words(one: SortedByValue) -> Words:
     """Say that the order is the stored one, and how to change it."""
     return Words(
-        f"{one.loader} is never shuffled, and its samples are sorted by a value of {one.kinds} kinds: a batch has one kind only",
+        f"{one.loader} is never shuffled, and its samples are sorted by a value of {one.kinds} kinds: a batch has only one kind",
         "shuffle the files, and use a shuffle buffer"
         if one.streams
-        else "shuffle=True, if this value is what the model learns",
+        else "use shuffle=True, if this value is what the model learns",
     )

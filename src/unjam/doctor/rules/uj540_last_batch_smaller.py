@@ -1,14 +1,14 @@
-"""The training step cannot handle the last batch, which is smaller.
+"""The training step fails on the last, smaller batch.
 
-What happened: every batch went well but the last one of a pass, which has fewer samples than the others: what is left over.
+What happened: every batch succeeded except the last one of an epoch, which has fewer samples than the others.
 
-Why: batch normalization cannot train on a single sample; a hidden state, a buffer or a reshape may be made for one size of batch.
+Why: batch normalization cannot train on a single sample; a hidden state, a buffer or a reshape may assume a fixed batch size.
 
-How to confirm: the length of the dataset, modulo the batch size, is the size of the batch that fails.
+How to confirm: the length of the dataset modulo the batch size is the size of the batch that fails.
 
-How to fix: `drop_last=True` for the training loader, or take the size from the batch itself.
+How to fix: use `drop_last=True` for the training loader, or take the size from the batch itself.
 
-Limits: that the size is the reason is concluded from which batch failed.
+Limits: the size is inferred to be the cause because the batch that failed was the last one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ NAMES = (LastBatchSmaller,)
 
 
 def words(one: LastBatchSmaller) -> Words:
-    """Say how small it is."""
+    """Say how small the last batch is."""
     return Words(
-        f"the last batch of {one.loader} has {count(one.rest, 'sample')} in place of {one.size}, and the program fails with it: {one.failed}",
-        "drop_last=True for the training loader, or code that takes the size from the batch",
+        f"the last batch of {one.loader} has {count(one.rest, 'sample')} instead of {one.size}, and the program fails on it: {one.failed}",
+        "use drop_last=True for the training loader, or take the size from the batch",
     )

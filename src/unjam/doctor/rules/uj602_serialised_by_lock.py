@@ -1,18 +1,18 @@
-"""A lock makes the workers take turns.
+"""A lock serialises the workers.
 
-What happened: the workers spend their time waiting for one lock, so several of them are no faster
+What happened: the workers spend their time waiting for one lock, so several workers are no faster
 than one.
 
-Why: a lock around the reading of a sample lets one worker read at a time. Files opened by path in
-each sample need no lock: every `open` has its own position, and reading changes nothing. A lock
+Why: a lock around the reading of a sample lets only one worker read at a time. Files opened by path
+in each sample need no lock: every `open` has its own position, and reading changes nothing. A lock
 there protects nothing, and freezes every worker if its holder dies.
 
 How to confirm: time the same samples without waiting for the lock.
 
-How to fix: remove the lock where workers only read. Where something is written, lock only the
-writing; where a handle is shared, open one in each worker instead.
+How to fix: remove the lock where workers only read. Where they write, lock only the writing; where
+a handle is shared, open one in each worker instead.
 
-Limits: the cost of the lock is measured; whether it protects anything is for you to decide.
+Limits: the cost of the lock is measured; the doctor does not know whether it protects anything.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from dataclasses import replace
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, Part
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.time_spent import WorkersTakeTurns
 from unjam.doctor.mechanisms.trials import basis_faster_with
 from unjam.doctor.proof import Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ602", "serialised-by-lock", Severity.WARNING, symptom="slow")
 FASTER = 1.35
@@ -35,10 +34,10 @@ NAMES = (WorkersTakeTurns,)
 
 
 def words(one: WorkersTakeTurns) -> Words:
-    """Say which lock, and what to keep inside of it."""
+    """Say which lock it is, and what it should protect."""
     return Words(
-        f"{one.lock} makes the {one.workers} workers of {one.loader} take turns: they wait for it {one.share:.0%} of the time",
-        f"keep {one.lock} only around what has to be done by one worker at a time: reading, decoding and asking a server do not",
+        f"{one.lock} serialises the {one.workers} workers of {one.loader}: they wait for it {one.share:.0%} of the time",
+        f"hold {one.lock} only for what one worker must do at a time; reading, decoding and server requests need no lock",
     )
 
 
@@ -63,12 +62,12 @@ def detect(case: Case) -> Finding | None:
     name = lock.path if lock else "a file lock (fcntl.flock)"
     return Finding(
         RULE,
-        f"{name} makes {loader.num_workers} workers take turns: {without / (base or 1):.1f} times faster without it",
+        f"{name} serialises {loader.num_workers} workers: {without / (base or 1):.1f} times faster without it",
         name,
         (
-            f"as it is: {base:,.0f} samples/s; without waiting for {name}: {without:,.0f}",
-            f"in {as_is.lock_waits:.0%} of the looks at the workers they waited for a lock",
-            *((f"made at {quoted(lock.place)}",) if lock and lock.place else ()),
+            f"unchanged: {base:,.0f} samples/s; without waiting for {name}: {without:,.0f} samples/s",
+            f"when sampled, the workers were waiting for a lock {as_is.lock_waits:.0%} of the time",
+            *line_evidence("created at", lock.place if lock else None),
             "a file that each sample opens by its path needs no lock",
         ),
         replace(basis_faster_with(timed, best, FASTER), changed=(best, *(one for one in plans if one != best))),

@@ -1,15 +1,15 @@
 """A few samples are far slower than the rest.
 
 What happened: some samples take many times as long as the others. The loader delivers in order, so
-all other samples wait for them.
+all later samples wait for them.
 
 Why: a huge file among small ones, a download among cached files, a retry, an input that makes a
 search long.
 
 How to confirm: the named samples are slow again, with workers and without.
 
-How to fix: look at those samples: shrink them beforehand, cache them, or leave them out. A larger
-`prefetch_factor` lets the workers run ahead of one slow sample.
+How to fix: make those samples cheaper: shrink them beforehand, cache them, or leave them out. A
+larger `prefetch_factor` lets the workers run ahead of one slow sample.
 
 Limits: only samples that the doctor had time to load are known.
 """
@@ -43,7 +43,7 @@ def detect(case: Case) -> Finding | None:
     spent, rest = sum(s.seconds for s in slow), sum(s.seconds for s in samples)
     # the first sample of a process often pays for imports and caches
     slow = [s for s in slow if s is not samples[0]]
-    # so does one that fills a cache: loaded a second time it is fast
+    # a sample that fills a cache is slow only once: loaded a second time it is fast
     second = alone.second_seconds if alone else {}
     slow = [s for s in slow if second.get(s.index, s.seconds) > 0.3 * s.seconds]
     if sum(s.index in second for s in slow) < min(len(slow), 1):
@@ -58,7 +58,7 @@ def detect(case: Case) -> Finding | None:
     return Finding(
         RULE,
         f"{count(len(slow), 'sample')} of {len(samples)} {'takes' if len(slow) == 1 else 'take'} {spent / rest:.0%} of the time: "
-        f"{duration(slow[0].seconds)} against {duration(usual)}",
+        f"{duration(slow[0].seconds)}, the median is {duration(usual)}",
         f"sample {names(s.index for s in slow)}",
         (
             "slowest: " + "; ".join(f"{with_file(s.index, s.file)} ({duration(s.seconds)})" for s in slow[:5]),
@@ -66,13 +66,13 @@ def detect(case: Case) -> Finding | None:
             *(("slow again in workers",) if both else ()),
         ),
         OBSERVED if both else AGREES,
-        f"look at sample {names(s.index for s in slow)}: shrink, cache or leave out what makes it slow",
+        f"check sample {names(s.index for s in slow)}: shrink, cache or leave out what makes it slow",
         case.loader.dataset_place,
     )
 
 
 def detect_live(scene: Scene) -> Finding | None:
-    """Find a training that waits for workers that are only slow, and the line that costs most."""
+    """Find a training loop that waits for slow workers, and the line that takes most of the time."""
     for main in scene.mains:
         working = [
             one
@@ -93,16 +93,16 @@ def detect_live(scene: Scene) -> Finding | None:
         busy = sum(one.thread.busy for one in working) / len(working)
         return Finding(
             RULE,
-            f"not frozen: {main.name} waits for data, and the time goes into {place}",
+            f"not frozen: {main.name} waits for data, and most of the time is spent at {place}",
             f"{place}",
             (
-                f"{times} of {sum(lines.values())} looks found a process at {quoted(place)}",
-                f"{count(len(working), 'process', 'processes')} loading, each {busy:.0%} of a processor"
+                f"{times} of {sum(lines.values())} stack samples are at {quoted(place)}",
+                f"{count(len(working), 'process', 'processes')} loading, each using {busy:.0%} of a processor"
                 + ("; they wait more than they compute: more workers would help" if busy < 0.3 else ""),
                 *scenes.silence_words(main),
             ),
             AGREES,
-            f"make {place} cheaper, or use more workers; `unjam check` measures which",
+            f"make {place} cheaper, or use more workers; `unjam check` measures which helps",
             place,
             severity=Severity.NOTE,
         )

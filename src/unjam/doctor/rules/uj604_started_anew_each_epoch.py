@@ -1,10 +1,10 @@
-"""Every epoch starts new workers, and that takes a large part of its time.
+"""Every epoch spends a large part of its time starting workers.
 
 What happened: without `persistent_workers` each epoch starts new workers. Their start takes a large
 part of the epoch's time.
 
 Why: with spawn and forkserver a worker is a new Python process that imports torch and the dataset's
-libraries and gets the dataset by pickle. Short epochs pay this cost again and again.
+libraries and receives the dataset by pickle. With short epochs this cost dominates.
 
 How to confirm: compare the time to the first batch of the second epoch, with and without persistent
 workers.
@@ -25,7 +25,7 @@ from unjam.units import duration
 RULE = Rule("UJ604", "started-anew-each-epoch", Severity.WARNING, symptom="slow")
 WORTH = 0.8  # seconds in an epoch
 LOST = 6.0  # seconds in the whole run; a smaller loss is only a note
-FEW = 4  # a run of fewer epochs is only a note too, even on a slow machine
+FEW = 4  # epochs; a shorter run is only a note too, even on a slow machine
 
 
 def detect(case: Case) -> Finding | None:

@@ -1,18 +1,18 @@
-"""The samples are too small to be worth a worker.
+"""The samples are so cheap that workers make loading slower.
 
 What happened: loading without workers is faster: making a sample takes less time than sending it
-from process to process.
+to another process.
 
-Why: every batch that is sent between processes costs a fraction of a millisecond. Samples of some
-microseconds, in small batches, cost less to make than to send.
+Why: every batch that is sent between processes costs a fraction of a millisecond. Samples that take
+a few microseconds, in small batches, cost less to make than to send.
 
 How to confirm: time the same samples with workers and without.
 
-How to fix: use `num_workers=0`; or larger batches; or whole batches from the dataset
-(`__getitems__`, or `batch_size=None` over a dataset of batches), which also save the cost for each
+How to fix: use `num_workers=0`; or larger batches; or load whole batches in the dataset
+(`__getitems__`, or `batch_size=None` over a dataset of batches), which also saves the cost per
 sample.
 
-Limits: measured without a training step; a training step would hide part of the workers' time.
+Limits: measured without a training step, which would hide part of the workers' time.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def detect(case: Case) -> Finding | None:
         f"{without / (with_workers or 1):.1f} times faster without workers: a sample takes {duration(mean_seconds(case.tried(bare)))}",
         f"num_workers={loader.num_workers}, batch_size={loader.batch_size}",
         (
-            f"{loader.num_workers} workers: {with_workers:,.0f} samples/s; none: {without:,.0f}",
+            f"{loader.num_workers} workers: {with_workers:,.0f} samples/s; none: {without:,.0f} samples/s",
             f"in an epoch of {loader.length:,} samples: {duration(lost)} lost",
         ),
         basis_faster_with(timed, bare, SLOWER),
-        f"num_workers=0, or batches larger than {loader.batch_size}",
+        f"use num_workers=0, or batches larger than {loader.batch_size}",
         loader.made_at,
         severity=None if lost > WARN else Severity.NOTE,
     )

@@ -1,14 +1,14 @@
-"""Another number of workers would be much faster.
+"""A different number of workers would be much faster.
 
 What happened: the samples take long to load, and the loader has no workers (or far more workers
 than the machine has processors).
 
-Why: without workers the training waits for every sample. Many more workers than processors only
-compete with each other and need memory.
+Why: without workers the training waits for every sample. If there are many more workers than
+processors, they only compete with each other and need memory.
 
 How to confirm: time the same samples with both numbers of workers.
 
-How to fix: start with the number that the finding names.
+How to fix: start with the number that the finding suggests.
 
 Limits: measured on this machine without a training step.
 """
@@ -27,7 +27,7 @@ FASTER = 1.5
 
 
 def detect(case: Case) -> Finding | None:
-    """Find a loader that is much faster with another number of workers."""
+    """Find a loader that is much faster with a different number of workers."""
     loader, alone, cpus = case.loader, case.alone, case.process_facts.cpus
     if alone is None or not alone.fine or not loader.length or alone.bad:
         return None
@@ -55,7 +55,7 @@ def detect(case: Case) -> Finding | None:
         f"num_workers={loader.num_workers} at {loader.made_at}",
         (
             f"{loader.num_workers} workers: {base:,.1f} samples/s; {better}: {other:,.1f}, on {cpus} processors",
-            f"an epoch of {loader.length:,} samples: {duration(loader.length / (base or 1))} against {duration(loader.length / (other or 1))}",
+            f"an epoch of {loader.length:,} samples: {duration(loader.length / (base or 1))}, and {duration(loader.length / (other or 1))}",
         ),
         basis_faster_with(now, then, FASTER),
         f"num_workers={better}",

@@ -1,13 +1,13 @@
 """Every batch starts a new iterator with new workers.
 
 What happened: each `next(iter(loader))` inside a loop starts all workers, lets each load
-`prefetch_factor` batches, takes one batch and throws the rest away.
+`prefetch_factor` batches, takes one batch and discards the rest.
 
 Why: `iter(loader)` begins an epoch.
 
 How to confirm: compare the time of one such call with the time of a batch in a loop.
 
-How to fix: make the iterator once before the loop and call `next` on it; or loop over the loader.
+How to fix: create the iterator once before the loop and call `next` on it; or loop over the loader.
 
 Limits: none known.
 """
@@ -41,7 +41,7 @@ def detect(case: Case) -> Finding | None:
             *((f"a batch from a new iterator: {duration(cost)}; the next batches: {duration(usual)}",) if cost else ()),
             (
                 f"each time {case.loader.num_workers} workers are started and up to "
-                f"{max(1, case.loader.num_workers) * case.loader.prefetch_factor - 1} batches are thrown away"
+                f"{max(1, case.loader.num_workers) * case.loader.prefetch_factor - 1} batches are discarded"
             ),
         ),
         OBSERVED,

@@ -1,16 +1,16 @@
 """Every sample opens the same file and reads far more of it than it uses.
 
 What happened: for each sample, the dataset opens the same file and reads or parses much more than
-the sample has.
+the sample contains.
 
-Why: the table, archive or document is read whole in `__getitem__`, for one row of it.
+Why: `__getitem__` reads the whole table, archive or document for one row of it.
 
 How to confirm: time `__getitem__`, or count the bytes that it reads.
 
 How to fix: read it once (in `__init__`, or on first use in the worker), or use a format with random
 access: numpy's `mmap_mode="r"`, HDF5, LMDB, Arrow.
 
-Limits: files that a library opens without Python are not named; the bytes are counted all the same.
+Limits: files that a library opens without Python are not named, but their bytes are counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unjam.doctor.facts.source_places import attribute_calls, stored
 from unjam.doctor.mechanisms.time_spent import ServedByOneProcess
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, dataset_place
 from unjam.units import duration
 
 RULE = Rule("UJ608", "reads-much-more-than-it-uses", Severity.WARNING)
@@ -41,16 +41,16 @@ NAMES = (ServedByOneProcess,)
 
 
 def words(one: ServedByOneProcess) -> Words:
-    """Say what goes through the proxy, and what to use in its place."""
+    """Say what is read through the proxy, and what to use instead."""
     name = one.path.rpartition(".")[2]
     return Words(
-        f"every access to {one.path} is a message to one manager process, and {one.share:.0%} of the loading waits for its answers",
-        f"keep {name} in shared memory (a tensor with share_memory_(), a memory-mapped array), or read a whole part of it at once",
+        f"every access to {one.path} is a message to one manager process, and {one.share:.0%} of the loading time is spent waiting for it",
+        f"keep {name} in shared memory (a tensor with share_memory_(), a memory-mapped array), or read larger parts of it at once",
     )
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Compare the bytes that samples read with the bytes that they have."""
+    """Compare the number of bytes that samples read with the size of the samples."""
     for loader in watched.loaders:
         samples = [sample for epoch in loader.epochs for sample in epoch.samples[1:] if sample.read]
         if len(samples) < FEWEST:
@@ -75,16 +75,15 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 def _through_proxy(
     loader: WatchedLoader, cases: list[Case], path: str, read: float, used: float, took: float
 ) -> Finding:
-    case = next((one for one in cases if one.watched_loader is loader), None)
-    at = case.loader.dataset_place if case is not None else None
+    at = dataset_place(cases, loader)
     name = path.rpartition(".")[2]
     place = next(iter(stored(at.file, name)), None) if at is not None else None
     return Finding(
         RULE,
-        f"every sample gets {size(read)} through {path}, a proxy of a manager process, for {size(used)}",
+        f"every sample reads {size(read)} through {path}, a proxy of a manager process, and uses {size(used)}",
         path,
         (
-            f"a sample receives {size(read)} from another process, has {size(used)} and takes {duration(took)}",
+            f"a sample receives {size(read)} from another process, has a size of {size(used)} and takes {duration(took)}",
             "a proxy pickles the whole value for each access",
         ),
         AGREES,
@@ -94,17 +93,16 @@ def _through_proxy(
 
 
 def _finding(loader: WatchedLoader, cases: list[Case], path: str, read: float, used: float, took: float) -> Finding:
-    case = next((one for one in cases if one.watched_loader is loader), None)
-    at = case.loader.dataset_place if case is not None else None
+    at = dataset_place(cases, loader)
     opened = next(iter(attribute_calls(at.file, READERS)), None) if at is not None else None
     dataset = loader.description.base
     return Finding(
         RULE,
-        f"every sample of {dataset} opens {os.path.basename(path)} and reads {size(read)} for {size(used)}",
+        f"every sample of {dataset} opens {os.path.basename(path)}, reads {size(read)} and uses {size(used)}",
         f"{dataset}.__getitem__ reads {os.path.basename(path)}",
         (
-            f"{path} is opened for every sample that was looked at",
-            f"a sample reads {size(read)}, has {size(used)} and takes {duration(took)}",
+            f"{path} is opened for every examined sample",
+            f"a sample reads {size(read)}, has a size of {size(used)} and takes {duration(took)}",
         ),
         AGREES,
         f"read {os.path.basename(path)} once, on first use in each worker, or use a format with random access",

@@ -1,16 +1,16 @@
-"""A cache in the workers is filled and thrown away in every epoch.
+"""The workers' cache is lost at the end of every epoch.
 
 What happened: loading fills a container of the dataset in each worker; the next epoch starts new
-workers with an empty one, and everything is computed again.
+workers with an empty container, and everything is computed again.
 
-Why: without `persistent_workers`, workers end with the epoch, and their copies of the dataset with
-them.
+Why: without `persistent_workers`, workers end with the epoch, and their copies of the dataset are
+lost.
 
 How to confirm: print the size of the cache at the first sample of each epoch.
 
-How to fix: `persistent_workers=True`; or fill the cache before the loader starts, in the program.
+How to fix: use `persistent_workers=True`; or fill the cache in the program before the loader starts.
 
-Limits: only containers that the dataset holds and functions with an lru_cache are seen.
+Limits: only containers that the dataset holds and functions with an lru_cache are examined.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ import itertools
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedEpoch, WatchedLoader
-from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import stored
 from unjam.doctor.mechanisms.loaders import attribute_name
 from unjam.doctor.proof import AGREES, Severity
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, dataset_place, line_evidence
 
 RULE = Rule("UJ609", "cache-lost-each-epoch", Severity.WARNING, symptom="slow")
 WORTH = 0.5  # seconds of loading in an epoch
@@ -35,26 +34,25 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         if not loader.workers or loader.description.persistent or len(loader.epochs) < 2:
             continue
         lost = set.intersection(*(_filled(epoch) for epoch in loader.epochs[:2]))
-        again = [path for path in lost if _starts_alike(loader, path)]
-        if not again or min(epoch.loading for epoch in loader.epochs[:2]) < WORTH:
+        refilled = [path for path in lost if _starts_alike(loader, path)]
+        if not refilled or min(epoch.loading for epoch in loader.epochs[:2]) < WORTH:
             continue
-        path = min(again)
-        case = next((one for one in cases if one.watched_loader is loader), None)
-        home = case.loader.dataset_place if case is not None else None
+        path = min(refilled)
+        home = dataset_place(cases, loader)
         place = next(iter(stored(home.file, attribute_name(path))), None) if home is not None else None
         seconds = [epoch.loading for epoch in loader.epochs[:3]]
         return [
             Finding(
                 RULE,
-                f"{path} is filled in the workers and lost with them: every epoch of {loader.name} computes it again",
+                f"the workers fill {path} and lose it when they end: every epoch of {loader.name} computes it again",
                 path,
                 (
                     f"{path} grows in the workers of each epoch and is empty at the start of the next",
                     f"seconds that the workers spend on samples: {', '.join(f'{one:.1f}' for one in seconds)}",
-                    *((f"made at {quoted(place)}",) if place else ()),
+                    *line_evidence("created at", place),
                 ),
                 AGREES,
-                "persistent_workers=True keeps the workers and what they have computed; or fill it before the loader starts",
+                "use persistent_workers=True, which keeps the workers and what they have computed; or fill it before the loader starts",
                 place or loader.made or loader.place,
             )
         ]
@@ -62,7 +60,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 
 
 def _filled(epoch: WatchedEpoch) -> set[str]:
-    """What has grown in a worker between the start of a pass and the worker's end."""
+    """Return the containers that grew in a worker between the start of an epoch and the worker's end."""
     found = set()
     for worker, left in epoch.worker_end_hashes.items():
         for path, value in left.items():

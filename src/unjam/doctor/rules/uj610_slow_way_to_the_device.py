@@ -1,19 +1,20 @@
-"""The training's thread copies batches to the device, and waits for that.
+"""Copies from pageable memory to the device block the training thread.
 
-What happened: batches go from ordinary memory to the accelerator in the training loop. The thread
-that should give the device its next work is held as long as the copy takes.
+What happened: the training loop copies batches from pageable memory to the accelerator. The thread
+that should queue the next work for the device is blocked while the copy runs.
 
-Why: a device reads only pinned memory by itself. From any other memory the driver copies piece by
-piece, in the calling thread; `non_blocking=True` changes nothing about that. Float numbers that were
-bytes before take four times the way.
+Why: a device can read only pinned memory directly. From other memory the driver copies in pieces,
+in the calling thread; `non_blocking=True` does not change that. Sending values as float that fit
+into bytes multiplies the amount of data by four.
 
 How to confirm: time `batch.to(device)` with and without `pin_memory()` before it.
 
-How to fix: `pin_memory=True` and `.to(device, non_blocking=True)`; or `unjam.DataLoader(...,
-device="cuda")`, which sends batches ahead, straight from the workers' memory. Send bytes and convert
-them on the device (`on_device`).
+How to fix: use `pin_memory=True` and `.to(device, non_blocking=True)`; or `unjam.DataLoader(...,
+device="cuda")`, which sends batches in advance, directly from the workers' memory. Send bytes and
+convert them on the device (`on_device`).
 
-Limits: needs a CUDA device. Only tensors of 256 KiB and more are counted, and only in the main thread.
+Limits: needs a CUDA device. Only tensors of 256 KiB and more are counted, and only in the main
+thread.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FEWEST = 5
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Find the line that costs most."""
+    """Find the copy that takes the most time."""
     del cases
     for process in watched.processes:
         spent = sum(epoch.seconds for loader in process.loaders for epoch in loader.epochs)
@@ -51,56 +52,31 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
 
 
 def _finding(one: DeviceCopies, spent: float, faster: float, *, slow: bool) -> Finding:
-    each = one.seconds / one.count
-    told = f"{one.count} copies of {size(one.nbytes / one.count)}, {duration(each)} each"
-    wide = f"the {one.dtype.removeprefix('torch.')} numbers fit into bytes: a quarter, or less, would have to be sent"
     return Finding(
         RULE,
-        f"batches are copied to the device in the training's thread: {one.seconds / spent:.0%} of the time"
+        f"copying batches to the device blocks the training thread: {one.seconds / spent:.0%} of the time"
         if slow
         else "batches are sent to the device as float numbers that fit into bytes",
         quoted(one.place),
         (
-            told,
+            f"{one.count} copies of {size(one.nbytes / one.count)}, {duration(one.seconds / one.count)} each",
             *(
-                (f"from pinned memory the same copy holds the thread {faster:.0f} times shorter (measured here)",)
+                (f"from pinned memory the same copy blocks the thread {faster:.0f} times shorter (measured here)",)
                 if slow
                 else ()
             ),
-            *((wide,) if one.fits_in_bytes else ()),
+            *(
+                (
+                    f"the {one.dtype.removeprefix('torch.')} numbers fit into bytes: at most a quarter of the data would be sent",
+                )
+                if one.fits_in_bytes
+                else ()
+            ),
         ),
         OBSERVED if slow else AGREES,
-        'pin_memory=True and .to(device, non_blocking=True), or unjam.DataLoader(..., device="cuda")'
+        'use pin_memory=True and .to(device, non_blocking=True), or unjam.DataLoader(..., device="cuda")'
         if slow
         else 'let the dataset return uint8, and convert on the device: unjam.DataLoader(..., device="cuda", on_device=...)',
         one.place,
         severity=None if slow else Severity.NOTE,
     )
-
-
-_PROGRAM = (
-    "import time, torch\n"
-    "from torch.utils.data import DataLoader, TensorDataset\n"
-    "# stands for a machine with an accelerator: a copy from memory that is not pinned holds the thread\n"
-    "pinned, plain = set(), torch.Tensor.to\n"
-    "def pin(self):\n"
-    "    copy = self.clone()\n"
-    "    pinned.add(copy.data_ptr())\n"
-    "    return copy\n"
-    "def to(self, where, *args, **options):\n"
-    "    if str(where) not in ('cuda', 'meta'):\n"
-    "        return plain(self, where, *args, **options)\n"
-    "    time.sleep(0 if self.is_pinned() else 0.01)\n"
-    "    return plain(self, 'meta')\n"
-    "torch.cuda.is_available, torch.cuda.synchronize = lambda: True, lambda device=None: None\n"
-    "torch.Tensor.is_pinned = lambda self: self.data_ptr() in pinned\n"
-    "torch.Tensor.pin_memory, torch.Tensor.to = pin, to\n"
-    "model = torch.nn.Linear(4, 4)\n"
-    "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
-    "loader = DataLoader(TensorDataset(torch.randn(64, 100_000)), batch_size=4)\n"
-    "for epoch in range(2):\n"
-    "    for (x,) in loader:\n"
-    "        there = x{pin}.to('cuda', non_blocking=True)\n"
-    "        model(x[:, :4]).mean().backward()\n"
-    "        optimizer.step()\n"
-)

@@ -1,21 +1,21 @@
-"""The device has nothing to do while the training's thread loads the next batch.
+"""The device is idle while the training thread loads the next batch.
 
 What happened: a line of the training loop (`.item()`, `.cpu()`, `if loss > ...`, `print(loss)`) waits
-until the device has done all its work. Only then the same thread loads the next batch, and the device
-is idle for so long.
+until the device has finished all its work. Only then does the same thread load the next batch, and
+the device is idle during that time.
 
-Why: work for a device is queued; the thread goes on at once. A loader without workers can so load a
-batch while the device computes. A line that needs a number of the device ends that: loading and
-computing take turns.
+Why: work for a device is queued, and the thread continues at once. A loader without workers can
+therefore load a batch while the device computes. A line that needs a value from the device prevents
+this: loading and computing alternate.
 
-How to confirm: add up the losses on the device (`total += loss.detach()`) and ask for the sum once at
+How to confirm: add up the losses on the device (`total += loss.detach()`) and read the sum once at
 the end of the epoch; or set `num_workers`.
 
-How to fix: `num_workers=2` or more: workers load in any case. And ask the device for numbers every
-hundred steps, not in each.
+How to fix: use `num_workers=2` or more: workers load in any case. And read values from the device
+every hundred steps, not in each step.
 
-Limits: needs a CUDA device. Loaders with workers load while the thread waits, so that such a line
-costs them little; nothing is said about them. Waits inside of operations (`nonzero`, masks) are not seen.
+Limits: needs a CUDA device. Loaders with workers are not reported: they load while the thread
+waits, so such a line costs them little. Waits inside operations (`nonzero`, masks) are not detected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FEWEST = 5
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
-    """Find the line that waits longest."""
+    """Find the line that waits longest for the device."""
     del cases
     for process in watched.processes:
         trained = [loader for loader in process.loaders if loader.trains]
@@ -57,46 +57,8 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                         f"up to {duration(min(worst.seconds, worst.idle))} of {duration(spent)} could be saved",
                     ),
                     AGREES,
-                    "load in workers (num_workers=2 or more), or ask the device for numbers less often",
+                    "load in workers (num_workers=2 or more), or read values from the device less often",
                     worst.place,
                 )
             ]
     return []
-
-
-_PROGRAM = (
-    "import time, torch\n"
-    "from torch.utils.data import DataLoader, Dataset\n"
-    "# stands for a machine with an accelerator: it computes 10 ms for each step, and `item` waits for that\n"
-    "busy_until = 0.0\n"
-    "class Stream:\n"
-    "    def synchronize(self):\n"
-    "        pass\n"
-    "    def query(self):\n"
-    "        return time.monotonic() >= busy_until\n"
-    "plain = torch.Tensor.item\n"
-    "def item(self):\n"
-    "    if not self.is_meta:\n"
-    "        return plain(self)\n"
-    "    time.sleep(max(0.0, busy_until - time.monotonic()))\n"
-    "    return 0.0\n"
-    "torch.cuda.is_available = torch.cuda.is_initialized = lambda: True\n"
-    "torch.cuda.Stream, torch.cuda.current_stream, torch.Tensor.item = Stream, lambda device=None: Stream(), item\n"
-    "class Slow(Dataset):\n"
-    "    def __len__(self):\n"
-    "        return 64\n"
-    "    def __getitem__(self, index):\n"
-    "        time.sleep(0.003)\n"
-    "        return torch.zeros(4)\n"
-    "model = torch.nn.Linear(4, 4)\n"
-    "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
-    "total = 0.0\n"
-    "for epoch in range(2):\n"
-    "    for x in DataLoader(Slow(), batch_size=4):\n"
-    "        model(x).mean().backward()\n"
-    "        optimizer.step()\n"
-    "        busy_until = max(busy_until, time.monotonic()) + 0.01\n"
-    "        loss = torch.zeros((), device='meta')\n"
-    "        {each}\n"
-    "    {once}\n"
-)

@@ -1,16 +1,16 @@
-"""The training waits for data most of the time.
+"""Data loading is the bottleneck of the training.
 
 What happened: between the first batch and the last, the training waited for the loader for a large part of the time.
 
-Why: samples take longer to load than the training needs for them: every sample is slow, or there are too few workers for it. The
-lines that the time goes into are named.
+Why: loading samples takes longer than training on them: every sample is slow, or there are too few workers. The finding names the
+lines that take the time.
 
 How to confirm: `unjam check --profile`, or a profile of `for batch in loader: pass`.
 
-How to fix: make the named line cheaper: do once in __init__ or on first use what it does for each sample, read only what is used,
-use a format with random access. If samples wait for a disk or a network more than they compute, add workers.
+How to fix: make the named line cheaper: move work that it repeats for each sample to __init__ or to the first use, read only what
+is used, use a format with random access. If samples wait for a disk or a network more than they compute, add workers.
 
-Limits: with a training step that costs nothing every loader is waited for; below some seconds it is only a note.
+Limits: if a training step costs nothing, the training waits for any loader; a wait of a few seconds is only a note.
 """
 
 from __future__ import annotations

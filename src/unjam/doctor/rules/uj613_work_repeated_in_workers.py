@@ -1,14 +1,14 @@
-"""Every worker of a stream makes all samples, and gives away only its share of them.
+"""Every worker of a stream processes all samples and discards those of the other workers.
 
-What happened: a sample costs each worker as much time of a processor as the samples of all workers together, so more workers
-are no faster.
+What happened: for each sample that it delivers, a worker needs as much processor time as for one sample of every worker, so more
+workers are no faster.
 
-Why: the share of a worker is taken at the end of the stream, after reading, decoding and transforming. What belongs to the other
-workers is made and thrown away.
+Why: a worker's share is selected at the end of the stream, after reading, decoding and transforming. The samples of the other
+workers are made and discarded.
 
 How to confirm: count the calls of the decoder in one worker: there are as many as the stream has samples.
 
-How to fix: take the share first: of the files, or of the undecoded records, before anything is done with them.
+How to fix: select the share first, from the files or the undecoded records, before any processing.
 
 Limits: the cost is measured in the trials of the loader, on a part of the stream.
 """
@@ -25,9 +25,9 @@ NAMES = (EveryWorkerDoesAll,)
 
 
 def words(one: EveryWorkerDoesAll) -> Words:
-    """Say how much each worker does, and where to take its share."""
+    """Say how much each worker does, and where to select its share."""
     return Words(
-        f"each of the {one.workers} workers of {one.loader} makes all samples and throws away those of the others: "
+        f"each of the {one.workers} workers of {one.loader} makes all samples and discards those of the others: "
         f"{one.each / one.alone:.1f} times the work for each sample",
-        "take the worker's share of the files or of the raw records, before they are decoded and transformed",
+        "select the worker's share from the files or the raw records, before they are decoded and transformed",
     )

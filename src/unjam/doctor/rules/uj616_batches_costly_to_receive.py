@@ -1,16 +1,16 @@
-"""The process that trains spends its waits on unpickling batches.
+"""The main process spends most of its waiting time unpickling batches.
 
-What happened: while it waited for a batch, the process that trains was computing: it put together what a worker had sent.
+What happened: while it waited for a batch, the main process was computing: it was unpickling what a worker had sent.
 
-Why: tensors travel through shared memory and cost nothing to receive. Lists, dictionaries, strings and other Python objects are
-pickled in the worker and made anew, one by one, in the process that trains. More workers do not help.
+Why: tensors are sent through shared memory and cost nothing to receive. Lists, dictionaries, strings and other Python objects are
+pickled in the worker and created again, one by one, in the main process. More workers do not help.
 
-How to confirm: a batch of tensors alone comes much faster.
+How to confirm: batches that contain only tensors arrive much faster.
 
-How to fix: return tensors or arrays; encode texts as numbers, join many small things into few large ones, leave out what the training
-does not use.
+How to fix: return tensors or arrays; encode strings as numbers, combine many small objects into a few large ones, leave out what
+the training does not use.
 
-Limits: seen from outside, by looking at the process again and again.
+Limits: measured from outside, by sampling the process.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NAMES = (MainUnpickles,)
 
 
 def words(one: MainUnpickles) -> Words:
-    """Say how much of the wait is spent on it."""
+    """Say how much of the wait is spent on unpickling."""
     return Words(
-        f"the process that trains spends {one.share:.0%} of its waits for {one.loader} on unpickling batches",
-        "return tensors or arrays from the workers in place of lists, dictionaries and strings, or fewer and larger ones",
+        f"the main process spends {one.share:.0%} of its waits for {one.loader} on unpickling batches",
+        "return tensors or arrays from the workers instead of lists, dictionaries and strings, or fewer and larger objects",
     )

@@ -1,16 +1,16 @@
-"""An option of the loader has no effect.
+"""A loader option has no effect.
 
-What happened: the loader was given an option that only workers use, and has no workers; or an
-option that needs an accelerator, and there is none.
+What happened: the loader was given an option that only workers use, but it has no workers; or an
+option that needs an accelerator, but there is none.
 
 Why: torch accepts `worker_init_fn` and `timeout` with `num_workers=0` without a warning. The
 function is never called: it does not set its seeds or open its handles.
 
 How to confirm: put a print into the function.
 
-How to fix: drop the option, or give the loader workers.
+How to fix: remove the option, or give the loader workers.
 
-Limits: options that torch itself refuses are not listed here.
+Limits: options that torch itself rejects are not covered here.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ def detect(case: Case) -> Finding | None:
         idle += [f"timeout={loader.timeout:g}"] if loader.timeout else []
     if idle:
         why = "the loader has no workers; samples are loaded in the program's own process"
-        title = f"{' and '.join(idle)} {'does' if len(idle) == 1 else 'do'} nothing with num_workers=0"
-        severity, cure = None, f"drop {' and '.join(idle)}, or set num_workers"
+        title = f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect with num_workers=0"
+        severity, help_text = None, f"remove {' and '.join(idle)}, or set num_workers"
     elif loader.pins_without_accelerator:
         idle, severity = ["pin_memory=True"], Severity.NOTE
-        why, title = "torch sees no accelerator here", "pin_memory=True does nothing without an accelerator"
-        cure = "nothing to do if the program also runs where there is one"
+        why, title = (
+            "torch finds no accelerator on this machine",
+            "pin_memory=True has no effect without an accelerator",
+        )
+        help_text = "nothing to do if the program also runs on machines with an accelerator"
     else:
         return None
-    return Finding(RULE, title, ", ".join(idle), (why,), OBSERVED, cure, loader.made_at, severity=severity)
+    return Finding(RULE, title, ", ".join(idle), (why,), OBSERVED, help_text, loader.made_at, severity=severity)

@@ -1,16 +1,16 @@
-"""Samples wait for the network, and nothing limits the wait.
+"""Samples wait for the network without a timeout.
 
-What happened: while samples were loaded, the workers waited for sockets again and again, and the
-loader's `timeout` is 0: one answer that does not come stops the training without any message.
+What happened: while samples were loaded, the workers repeatedly waited for sockets, and the
+loader's `timeout` is 0: a single missing answer stops the training without any message.
 
-Why: sockets wait for ever by default, and so does torch.
+Why: sockets wait forever by default, and so does torch.
 
-How to confirm: look at the loader's `timeout` and at the waits that were seen.
+How to confirm: look at the loader's `timeout` and at the waits in the evidence.
 
-How to fix: set a time limit on each request, and `timeout=` in the loader as a last resort; unjam's
-`sample_timeout=` ends only the one sample.
+How to fix: set a timeout on each request, and `timeout=` in the loader as a last resort; unjam's
+`sample_timeout=` ends only that sample.
 
-Limits: this is a note: nothing failed. Requests may have limits of their own that cannot be seen
+Limits: this is a note: nothing failed. Requests may have their own timeouts, which cannot be seen
 from outside.
 """
 
@@ -24,7 +24,7 @@ RULE = Rule("UJ702", "network-without-timeout", Severity.NOTE)
 
 
 def detect(case: Case) -> Finding | None:
-    """Find waits for sockets in a loader without a time limit."""
+    """Find waits for sockets in a loader without a timeout."""
     as_is, loader = case.as_is, case.loader
     if as_is is None or not as_is.fine or loader.timeout:
         return None
@@ -34,10 +34,10 @@ def detect(case: Case) -> Finding | None:
         return None
     return Finding(
         RULE,
-        "samples wait for the network, and timeout=0 waits for ever with them",
+        "samples wait for the network, and with timeout=0 the loader waits forever",
         f"timeout=0 at {loader.made_at}",
-        (f"in {seen} of {sum(waits.values())} looks a worker waited for a socket",),
+        (f"in {seen} of {sum(waits.values())} stack samples a worker waits for a socket",),
         SUGGESTED,
-        "timeout=120 in the loader, and a time limit on each request",
+        "set timeout=120 in the loader, and a timeout on each request",
         loader.made_at,
     )

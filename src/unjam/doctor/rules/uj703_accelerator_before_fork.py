@@ -1,7 +1,7 @@
 """The accelerator was used before the workers were forked.
 
 What happened: the program initialised CUDA (or another accelerator), and then forked workers. A
-worker that touches the accelerator fails: its driver does not survive a fork.
+worker that uses the accelerator fails: the accelerator's driver does not survive a fork.
 
 Why: the driver's threads and mappings belong to the process that created them.
 
@@ -11,7 +11,7 @@ How to confirm: call `torch.cuda.is_initialized()` before the loop; with
 How to fix: keep tensors on the CPU in the dataset and move batches in the loop; or use
 `multiprocessing_context="forkserver"`.
 
-Limits: workers that do not touch the accelerator are fine, and then nothing is reported.
+Limits: workers that do not use the accelerator work, so nothing is reported for them.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ def detect(case: Case) -> Finding | None:
     kind, as_is = case.process_facts.accelerator, case.as_is
     if kind is None or not case.forked:
         return None
-    said = next(
+    failed = next(
         (b for b in (as_is.bad if as_is else ()) if "forked subprocess" in b.message or kind in b.message), None
     )
-    if said is None or as_is is None:
+    if failed is None or as_is is None:
         return None  # most programs use the accelerator before the loop, and their workers do not
     plan = as_is.plan.changed(workers=0, start="", in_place=True, epochs=1, seconds=4.0)
     return Finding(
         RULE,
         f"{kind} was initialised before the workers were forked: samples that use it fail",
-        f"{said.place}" if said.place else f"{kind} before {case.loader.iterated_at}",
+        f"{failed.place}" if failed.place else f"{kind} before {case.loader.iterated_at}",
         (
-            f"{kind} is initialised at the first iter()",
-            f"{said.type_name}: {first_line(said)[:140]}",
+            f"{kind} is already initialised at the first iter()",
+            f"{failed.type_name}: {first_line(failed)[:140]}",
         ),
         Toggle(as_is.plan, (plan,)),
         "keep tensors on the CPU in the dataset, or pass multiprocessing_context='forkserver'",
-        said.place or case.loader.iterated_at,
+        failed.place or case.loader.iterated_at,
     )

@@ -1,7 +1,7 @@
 """The loader yields no batch at all.
 
-What happened: a whole epoch ended without a batch and without an error: the training loop's body
-never runs.
+What happened: a whole epoch ended without a batch and without an error: the body of the training
+loop never runs.
 
 Why: `drop_last=True` with a batch larger than the dataset (or than each worker's share of a
 stream), a dataset that filtered out every sample, a sampler without indices.
@@ -33,7 +33,7 @@ def detect(case: Case) -> Finding | None:
     if empty is None or any(trial.batches for trial in case.trials):
         return None
     if case.watched_loader is not None and any(one.batches for one in case.watched_loader.epochs):
-        return None  # the program got batches: it has used up what the trials had to read
+        return None  # the program got batches: it consumed what the trials would have read
     dropped = sum(empty.dropped)
     small = loader.drop_last and loader.length is not None and loader.batch_size and loader.length < loader.batch_size
     why = (
@@ -51,7 +51,7 @@ def detect(case: Case) -> Finding | None:
         why.split(" and ", maxsplit=1)[0] if small else loader.dataset,
         (f"an epoch ended after {duration(empty.epochs[0])} without a batch and without an error",),
         OBSERVED,
-        f"batch_size={loader.length} or smaller, or drop_last=False"
+        f"use batch_size={loader.length} or smaller, or drop_last=False"
         if small
         else f"raise an error when {loader.dataset} is empty",
         loader.made_at,
