@@ -69,10 +69,10 @@ def _loader(loader: LoaderRun, causes: tuple[WaitCause, ...]) -> list[str]:
         lines.append(f"    workers on the cluster do not pay off: {loader.does_not_pay}")
     if loader.failed or loader.failures:
         words = [
-            f"{failure.count} {failure.words}" + (f" ({_samples(failure.samples)})" if failure.samples else "")
+            f"{failure.count} with {failure.words}" + (f" ({_samples(failure.samples)})" if failure.samples else "")
             for failure in loader.failures[:3]
         ]
-        lines.append(f"    failed: {'; '.join(words)}")
+        lines.append(f"    failed samples: {'; '.join(words)}")
     if loader.restarts or loader.incidents:
         kinds = ", ".join(f"{number} {kind}" for kind, number in loader.incidents.items())
         lines.append(f"    incidents: {kinds}; {count(loader.restarts, 'worker')} replaced")
