@@ -243,7 +243,7 @@ def test_streams_subclasses_and_several_loaders_are_summarised(tmp_path):
     assert by_name["DataLoader"]["samples"] == 90
     assert by_name["Prefetcher"]["driver"] == "unjam"
     assert by_name["Own"]["driver"] == "torch"
-    assert "its class creates the iterator itself" in done.stderr
+    assert "created by the loader's own class" in done.stderr
     assert by_name["Own"]["samples"] == 20
 
 

@@ -179,8 +179,8 @@ def check(
                 said.print(words, soft_wrap=True)
 
         try:
-            wishes = doctor.CheckOptions(budget, say, profile=profile, watch=watch, watch_to_end=whole)
-            diagnosis = doctor.check_program(target, arguments, wishes, module=bool(module))
+            options = doctor.CheckOptions(budget, say, profile=profile, watch=watch, watch_to_end=whole)
+            diagnosis = doctor.check_program(target, arguments, options, module=bool(module))
         except CannotExamine as error:
             _write(json, machine.not_examined(target, masked(str(error)), __version__))
             _stop(str(error) + _misplaced(ctx, arguments))
@@ -204,7 +204,7 @@ def check(
         from unjam.doctor.fix.command import CannotFix, fix_and_show  # noqa: PLC0415 - as above
 
         try:
-            fix_and_show(diagnosis, arguments, wishes, module=bool(module), write=fix, quiet=quiet)
+            fix_and_show(diagnosis, arguments, options, module=bool(module), write=fix, quiet=quiet)
         except CannotFix as error:
             _stop(str(error))
     raise typer.Exit(diagnosis.exit_code)

@@ -88,9 +88,9 @@ class LoaderRun:
     restarts: int = 0
     loaders: int = 1  # loaders that the program created at this line
     starts: tuple[float, ...] = ()  # for each epoch: creating the iterator, plus the first wait
-    own_starts: tuple[float, ...] = ()  # the part that unjam measured, for each set of workers
+    own_starts: tuple[float, ...] = ()  # the part that unjam itself needed, for each set of workers
     waited: float = 0.0  # for all batches but the first of each epoch
-    aside: bool = False  # a thread other than the training thread took its batches
+    in_helper_thread: bool = False  # a thread other than the training thread took its batches
     trained: float = 0.0  # between getting one batch and asking for the next
     sampling: float = 0.0
     collating: float = 0.0
@@ -139,7 +139,7 @@ class LoaderRun:
         return sum(self.starts)
 
     @property
-    def lost(self) -> float:
+    def total_wait(self) -> float:
         """Seconds that the training waited for this loader."""
         return self.started + self.waited
 
@@ -170,12 +170,16 @@ class RunFacts:
     rank: str = ""
     pid: int = 0
     cpus: int = 1
-    stood: float | None = None  # seconds that the training thread waited, overlaps counted once
+    thread_wait: float | None = None  # seconds that the training thread waited, overlaps counted once
 
     @property
-    def lost(self) -> float:
+    def total_wait(self) -> float:
         """Seconds that the training waited for data."""
-        return sum(one.lost for one in self.loaders if not one.aside) if self.stood is None else self.stood
+        return (
+            sum(one.total_wait for one in self.loaders if not one.in_helper_thread)
+            if self.thread_wait is None
+            else self.thread_wait
+        )
 
 
 def batch_name(number: int, indices: Sequence[Any]) -> str:

@@ -33,7 +33,7 @@ class FindingRepair:
 class Repair:
     """All findings, and the new texts of the files that proven edits change."""
 
-    mended: list[FindingRepair] = field(default_factory=list)
+    repairs: list[FindingRepair] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     originals: dict[str, str] = field(default_factory=dict)
 
@@ -66,7 +66,7 @@ def repair(first: Diagnosis, check: Callable[[dict[str, str]], Diagnosis], say: 
         if not any(finding.rule is one.rule for one in now.serious):
             continue  # an earlier edit removed it, too
         done = FindingRepair(finding.rule.code, finding.title)
-        result.mended.append(done)
+        result.repairs.append(done)
         for number, proposal in enumerate(proposals(finding, now.cases, result.files)):
             if isinstance(proposal, str):
                 done.refused.append(proposal)

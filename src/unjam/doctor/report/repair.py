@@ -8,11 +8,11 @@ from unjam.doctor.report.terminal import escape
 
 
 def show_repair(
-    mended: list[tuple[str, str, bool, list[str]]], patch: str, console: Console, *, written: bool, backups: list[str]
+    repairs: list[tuple[str, str, bool, list[str]]], patch: str, console: Console, *, written: bool, backups: list[str]
 ) -> None:
     """Print what each finding got: (code, what the edit does, whether it is proven, what was refused)."""
     console.print()
-    for code, words, proven, refused in mended:
+    for code, words, proven, refused in repairs:
         if proven:
             console.print(
                 f"[bold green]{code}[/bold green]: {escape(words)}: proven: the finding disappears with the edit"

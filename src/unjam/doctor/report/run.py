@@ -21,22 +21,22 @@ def text(judged: Judged) -> str:
     """Return a few lines for the end of the program's output."""
     run = judged.run
     who = f"unjam, rank {run.rank}" if run.rank else "unjam"
-    share = run.lost / run.seconds if run.seconds else 0.0
+    share = run.total_wait / run.seconds if run.seconds else 0.0
     lines = [
-        f"-- {who}: {duration(run.seconds)}, of which training waited {duration(run.lost)} ({share:.0%}) for data --"
+        f"-- {who}: {duration(run.seconds)}, of which training waited {duration(run.total_wait)} ({share:.0%}) for data --"
     ]
     for loader, causes in judged.loaders:
         if loader.batches or loader.failures:
             lines += _loader(loader, causes)
             lines += [f"    {line}" for line in profile_lines(loader.profile)]
-    if any(loader.aside for loader in run.loaders):
+    if any(loader.in_helper_thread for loader in run.loaders):
         lines.append("  helper threads take the batches; how long training waited for these threads is unknown")
     if run.ended:
         lines.append(f"  the program ended with {run.ended}")
     if judged.advice:
         lines.append("  what would help most:")
         lines += [f"    {number}. {_change(advice)}" for number, advice in enumerate(judged.advice, 1)]
-    elif share < 0.1 and not run.ended and not any(loader.aside for loader in run.loaders):
+    elif share < 0.1 and not run.ended and not any(loader.in_helper_thread for loader in run.loaders):
         lines.append("  data loading is not the bottleneck")
     return "\n".join(lines)
 
@@ -53,9 +53,9 @@ def _loader(loader: LoaderRun, causes: tuple[WaitCause, ...]) -> list[str]:
     done = f"{count(loader.samples, 'sample')} in {count(loader.batches, 'batch', 'batches')}, {count(loader.epochs, 'epoch')}"
     lines = [f"  {loader.label}: {done}, {how}{watched}"]
     if causes:
-        who = "a helper thread waited" if loader.aside else "waited"
+        who = "a helper thread waited" if loader.in_helper_thread else "waited"
         lines.append(
-            f"    {who} {duration(loader.lost)}: "
+            f"    {who} {duration(loader.total_wait)}: "
             + "; ".join(f"{duration(cause.seconds)} {cause.words}" for cause in causes[:4])
         )
     if loader.auto:
@@ -94,7 +94,7 @@ def as_json(judged: Judged, version: str) -> str:
             "pid": run.pid,
             "rank": run.rank,
             "seconds": round(run.seconds, 3),
-            "waited": round(run.lost, 3),
+            "waited": round(run.total_wait, 3),
             "ended": run.ended,
             "loaders": [
                 {
@@ -112,7 +112,7 @@ def as_json(judged: Judged, version: str) -> str:
                     "restarts": loader.restarts,
                     "started": round(loader.started, 4),
                     "own_starts": [round(one, 4) for one in loader.own_starts],
-                    "waited": round(loader.lost, 4),
+                    "waited": round(loader.total_wait, 4),
                     "trained": round(loader.trained, 4),
                     "step": loader.step,
                     "waited_for": [{"seconds": round(one.seconds, 4), "cause": one.words} for one in causes],
@@ -161,7 +161,7 @@ def page(judged: Judged, version: str) -> str:
     ended = f'<section class="card error"><h3>ended with {escape(run.ended)}</h3></section>' if run.ended else ""
     rank = f", rank {run.rank}" if run.rank else ""
     return found.html(
-        f"{duration(run.seconds)}, of which training waited {duration(run.lost)} for data",
+        f"{duration(run.seconds)}, of which training waited {duration(run.total_wait)} for data",
         f'<p class="soft"><code>{escape(run.command)}</code>{rank}</p>',
         ended,
         "" if judged.advice else "<p>No change would save much time.</p>",

@@ -49,7 +49,7 @@ class Judged:
 def advise(run: RunFacts) -> Judged:
     """Say what training waited for with every loader, and the three changes that would help most."""
     # training does not lose the time that a helper thread waits
-    found = [advice for loader in run.loaders if not loader.aside for advice in _advice(loader, run)]
+    found = [advice for loader in run.loaders if not loader.in_helper_thread for advice in _advice(loader, run)]
     worth = [
         one for one in found if one.saves >= max(_WORTH_SECONDS, _WORTH_SHARE * run.seconds) or one.code == "UJ306"
     ]

@@ -57,7 +57,7 @@ def gather(records: RunRecords, settings: Settings) -> RunFacts:
         rank_in(os.environ),
         os.getpid(),
         limits.processors(),
-        records.standing.seconds(),
+        records.thread_waits.seconds(),
     )
 
 

@@ -29,7 +29,7 @@ from unjam.system.by_identity import ByIdentity
 MOST_WAITS = 200_000
 MOST_MADE = 50_000
 # nanoseconds between two readings of the workers' memory, and how many we keep
-WEIGH_EVERY, MOST_READINGS = 500_000_000, 50_000
+MEMORY_EVERY, MOST_READINGS = 500_000_000, 50_000
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TAIL = 3  # time stamps after those of the samples: collate starts, packing starts, done
 
@@ -49,8 +49,8 @@ class Pass:
         record = self._record
         record.batches += 1
         if self._first:
-            record.stands(self._begun, self._begun + self._opening)
-        record.stands(asked, got)
+            record.add_wait(self._begun, self._begun + self._opening)
+        record.add_wait(asked, got)
         record.samples += size_of(batch) if record.batch_size is not None or record.batched else 1
         if self._last:
             record.nanoseconds["trained"] += asked - self._last
@@ -65,8 +65,8 @@ class Pass:
             record.nanoseconds["waited"] += got - asked
             record.waits.append(Wait(asked, got))
         self._first, self._last = False, got
-        if got - record.weighed > WEIGH_EVERY:
-            record.weigh(got)
+        if got - record.memory_read_at > MEMORY_EVERY:
+            record.read_memory(got)
         if record.stop_after and record.batches >= record.stop_after:
             record.stop()
 
@@ -75,7 +75,7 @@ class Pass:
         if self._last:
             self._record.nanoseconds["trained"] += asked - self._last
         self._record.nanoseconds["waited"] += got - asked
-        self._record.stands(asked, got)
+        self._record.add_wait(asked, got)
         self._last = 0
 
     def raised(self, asked: int, got: int, error: BaseException) -> None:
@@ -99,16 +99,16 @@ class Record:
     calls: the calls in user code that led to its creation, the innermost first.
     """
 
-    def __init__(self, loader: Any, calls: tuple[Call, ...], settings: Settings, standing: ThreadWaits) -> None:
+    def __init__(self, loader: Any, calls: tuple[Call, ...], settings: Settings, thread_waits: ThreadWaits) -> None:
         self._settings = settings
-        self._standing = standing
-        self._threads: Counter[int] = Counter()  # nanoseconds that each thread waited
+        self._thread_waits = thread_waits
+        self._nanoseconds_by_thread: Counter[int] = Counter()  # nanoseconds that each thread waited
         self.calls = calls
         self.kind, self.dataset = type(loader).__name__, type(loader.dataset).__qualname__
         self.workers, self.batch_size = loader.num_workers, loader.batch_size
         self.persistent = bool(loader.persistent_workers)
         self.batched = loader.batch_sampler is not None
-        self.note = "its class creates the iterator itself"
+        self.note = "created by the loader's own class"
         self._file_list: FileList | None = None
         self.recorders: list[Any] = []
         self.waits: deque[Wait] = deque(maxlen=MOST_WAITS)
@@ -123,20 +123,20 @@ class Record:
         self._since = 0
         self.failures: Counter[str] = Counter()
         self.stop_after = settings.stop_after
-        self.weighed = 0
+        self.memory_read_at = 0
         self._memory: deque[tuple[int, int, int]] = deque(maxlen=MOST_READINGS)
         self._iterator: Any = None
         # the auto sizer of the last loader created at this line: the next one continues with it
         self.sizer: Any = None
 
-    def stands(self, asked: int, got: int) -> None:
-        """The calling thread waited for a batch."""
-        self._threads[threading.get_ident()] += got - asked
-        self._standing.add(asked, got)
+    def add_wait(self, asked: int, got: int) -> None:
+        """Add the time that the calling thread waited for a batch."""
+        self._nanoseconds_by_thread[threading.get_ident()] += got - asked
+        self._thread_waits.add(asked, got)
 
-    def weigh(self, now: int) -> None:
+    def read_memory(self, now: int) -> None:
         """Record the private memory of each worker: resident pages that are not shared."""
-        self.weighed = now
+        self.memory_read_at = now
         iterator = self._iterator() if self._iterator is not None else None
         for number, worker in enumerate(getattr(iterator, "_workers", ()) if self.workers else ()):
             with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):
@@ -259,7 +259,8 @@ class Record:
             starts=tuple(one / 1e9 for one in self.starts),
             waited=seconds.get("waited", 0.0),
             trained=seconds.get("trained", 0.0),
-            aside=self._threads[self._standing.trainer() or 0] * 2 < sum(self._threads.values()),
+            in_helper_thread=self._nanoseconds_by_thread[self._thread_waits.trainer() or 0] * 2
+            < sum(self._nanoseconds_by_thread.values()),
             waits=tuple(self.waits),
             made=tuple(made),
             copies=tuple(TimedCopy(*one) for one in self._copied),
@@ -371,7 +372,7 @@ class RunRecords:
         self._calls: ByIdentity[tuple[Call, ...]] = ByIdentity()
         self._records: ByIdentity[Record] = ByIdentity()
         self.all: list[Record] = []
-        self.standing = ThreadWaits()
+        self.thread_waits = ThreadWaits()
 
     @classmethod
     def here(cls, settings: Settings) -> RunRecords:
@@ -396,7 +397,7 @@ class RunRecords:
             closing.at_end_of_fork(self.settings)
         record = self._records.get(loader)
         if record is None:
-            record = Record(loader, self._calls.get(loader) or (), self.settings, self.standing)
+            record = Record(loader, self._calls.get(loader) or (), self.settings, self.thread_waits)
             # for the user, loaders created at the same line by the same calls are the same loader
             same = next((one for one in self.all if one.calls and one.key == record.key), None)
             record = same or record

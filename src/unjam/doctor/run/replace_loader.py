@@ -96,12 +96,12 @@ def time_next(kind: Any) -> None:
 def _can_replace(loader: Any, settings: Settings, record: Record) -> bool:
     """Whether we can use unjam's iterator; if not, we record torch's and the summary says why."""
     if settings.observe:
-        record.note = "watched (--observe)"
+        record.note = "kept because of --observe"
         return False
     from unjam.loader.dataloader import can_open  # noqa: PLC0415 - torch is imported by now
 
     if not can_open(loader):
-        record.note = "watched: unjam's iterator cannot run on this system, or with this torch"
+        record.note = "kept because unjam's iterator cannot run on this system or with this torch"
         return False
     return True
 

@@ -46,8 +46,8 @@ def tune_result(wanted: TuneRequest, say: Callable[[str, float], None]) -> tuple
         if step is None and wanted.steps > 0:
             step, words = _step_from_program(wanted, say)
         process = open_target(wanted.target, wanted.arguments, module=wanted.module)
-        wishes = TuneOptions(wanted.budget, step, words, wanted.profile)
-        measured, _, loaders = tune(process, wanted.target, wishes, say)
+        options = TuneOptions(wanted.budget, step, words, wanted.profile)
+        measured, _, loaders = tune(process, wanted.target, options, say)
     except (CannotExamine, CannotRun) as error:
         raise CannotTune(str(error)) from error
     return without_secrets(judge(measured)), loaders

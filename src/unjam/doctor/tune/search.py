@@ -48,16 +48,16 @@ class Tuner:
     """Measures settings of one loader."""
 
     def __init__(
-        self, process: TargetProcess, number: int, case: Case, wishes: TuneOptions, say: Callable[[str, float], None]
+        self, process: TargetProcess, number: int, case: Case, options: TuneOptions, say: Callable[[str, float], None]
     ) -> None:
-        self._target_process, self._number, self._case, self._wishes, self._say = process, number, case, wishes, say
+        self._target_process, self._number, self._case, self._options, self._say = process, number, case, options, say
         self._began = time.monotonic()
-        self._until = self._began + wishes.budget
+        self._until = self._began + options.budget
         self._measuring: MeasuringProcess | None = None
         self._found: list[Measurement] = []
         self._cut = False
         self._lead: TuneSetting | None = None  # the cheapest setting that is good enough so far
-        self._short = self._usual = min(LONGEST, max(SHORTEST, wishes.budget * SHARE))
+        self._short = self._usual = min(LONGEST, max(SHORTEST, options.budget * SHARE))
         self._most, self._because = most_workers(case.process_facts.memory)
         loader = case.loader
         own = loader.driver
@@ -96,8 +96,8 @@ class Tuner:
             case.reading.epochs or (1 if case.reading.iterated_once else None),
             loader.length,
             loader.persistent_workers,
-            self._wishes.step,
-            self._wishes.step_from,
+            self._options.step,
+            self._options.step_from,
             cut=self._cut,
             seconds=time.monotonic() - self._began,
         )
@@ -127,7 +127,7 @@ class Tuner:
             best = max(best, found.rate)
             if without_gain >= 2 or not self._doubling_fits(found):
                 return
-            if workers and self._wishes.step and found.rate * self._wishes.step > 2 * self._per_batch():
+            if workers and self._options.step and found.rate * self._options.step > 2 * self._per_batch():
                 return  # twice as fast as the training needs
 
     def _worker_counts(self) -> list[int]:
@@ -159,7 +159,7 @@ class Tuner:
         if not good:
             return
         best = max(good.values())
-        needed = self._per_batch() / self._wishes.step * HEADROOM if self._wishes.step else best * AS_GOOD
+        needed = self._per_batch() / self._options.step * HEADROOM if self._options.step else best * AS_GOOD
         enough = [setting for setting in good if good[setting] >= min(needed, best * AS_GOOD)]
         lead = self._lead = min(enough, key=lambda setting: setting.workers)
         wanted = [TuneSetting("torch", lead.workers)]
@@ -200,7 +200,7 @@ class Tuner:
             if setting is not None and setting not in best_settings and rates.get(setting, 0) > 0:
                 best_settings.append(setting)
         profile = next((setting for setting in best_settings if setting.driver == "unjam" and setting.workers), None)
-        if self._wishes.profile and profile is not None:
+        if self._options.profile and profile is not None:
             self._try(profile, self._short * 2, profile=True)
         for _ in range(3):
             each = (self._until - time.monotonic()) / max(1, len(best_settings))
@@ -214,11 +214,11 @@ class Tuner:
         known = next((one for one in self._found if one.setting == setting), None)
         if left < seconds + 0.5 or (known is not None and not known.fine and not profile):
             return None
-        done = 1 - left / self._wishes.budget
+        done = 1 - left / self._options.budget
         self._say(f"{setting}", done)
         if self._measuring is None or self._measuring.gone:
             self._measuring = self._target_process.measuring(self._number)
-        wanted = profile or (self._wishes.profile and setting == TuneSetting("unjam", 1))
+        wanted = profile or (self._options.profile and setting == TuneSetting("unjam", 1))
         found = self._measuring.measure(
             setting, seconds, lambda: self._say("", self._progress()), profile=wanted, most=left
         )
@@ -227,11 +227,11 @@ class Tuner:
         return found
 
     def _progress(self) -> float:
-        return min(1.0, (time.monotonic() - self._began) / self._wishes.budget)
+        return min(1.0, (time.monotonic() - self._began) / self._options.budget)
 
 
 def tune(
-    process: TargetProcess, target: str, wishes: TuneOptions, say: Callable[[str, float], None] = lambda _, __: None
+    process: TargetProcess, target: str, options: TuneOptions, say: Callable[[str, float], None] = lambda _, __: None
 ) -> tuple[TuneResult, Case, int]:
     """Tune the loader that a program iterates first; also return how many loaders it has."""
     try:
@@ -242,7 +242,7 @@ def tune(
             raise CannotExamine(
                 "its samples come from a queue, a pipe or a socket: the data that one trial consumes are missing in the next"
             )
-        tune_result = Tuner(process, 0, case, wishes, say).run()
+        tune_result = Tuner(process, 0, case, options, say).run()
         return tune_result, case, loaders
     finally:
         process.end()

@@ -201,8 +201,10 @@ class WatchedProgram(CapturedProgram):
             process.lock_files = [
                 one for one in process.lock_files if os.path.exists(f"/proc/{self.pid}/root{one.path}")
             ]
-        kept, looks = self.files.isolation == REAL, self._sampler.facts()
-        return ProgramFacts(outcome, code, seconds, processes, self.output(), files_kept=kept, observations=looks)
+        kept, observations = self.files.isolation == REAL, self._sampler.facts()
+        return ProgramFacts(
+            outcome, code, seconds, processes, self.output(), files_kept=kept, observations=observations
+        )
 
     def _take_twins(self) -> None:
         take = self._listener.accept  # its timeout is 0: it never blocks
