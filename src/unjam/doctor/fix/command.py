@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rich.console import Console
+
 from unjam.doctor.check.command.check import CheckOptions, check_program
-from unjam.doctor.fix.repair import repair
+from unjam.doctor.fix.repair import Repair, repair
 from unjam.doctor.fix.write_back import CannotWrite
 from unjam.doctor.report.diagnosis import Diagnosis
-from unjam.doctor.report.repair import show_repair
-from unjam.doctor.report.terminal import console
+from unjam.doctor.report.terminal import console, diff_line, escape
 
 
 class CannotFix(Exception):
@@ -33,5 +34,26 @@ def fix_and_show(
     except CannotWrite as error:
         raise CannotFix(str(error)) from error
     if not quiet:
-        rows = [(one.code, one.words, one.proven, one.refused) for one in result.repairs]
-        show_repair(rows, patch, console(with_markup=True), written=write, backups=backups)
+        _show(result, patch, console(with_markup=True), written=write, backups=backups)
+
+
+def _show(result: Repair, patch: str, out: Console, *, written: bool, backups: list[str]) -> None:
+    """Print the edit of each finding, or why there is none."""
+    out.print()
+    for one in result.repairs:
+        if one.proven:
+            out.print(
+                f"[bold green]{one.code}[/bold green]: {escape(one.words)}: proven: the finding disappears with the edit"
+            )
+        else:
+            out.print(f"[bold]{one.code}[/bold]: not edited")
+            for reason in one.refused[:3]:
+                out.print(f"  {escape(reason)}")
+    for line in patch.splitlines():
+        out.print(diff_line(line), soft_wrap=True)
+    if patch:
+        out.print("[bold]written[/bold]" if written else "[bold]not written; --fix writes it[/bold]")
+        for path in backups:
+            out.print(f"the original text is in {escape(path)}", soft_wrap=True)
+    else:
+        out.print("[bold]nothing to edit[/bold]")

@@ -71,7 +71,12 @@ def page(file: RuleFile) -> str:
 
 def index() -> str:
     """Return the page that lists all rules."""
-    lines = ["# The rules", "", "Each page is made from the rule's own file; `unjam explain CODE` says the same.", ""]
+    lines = [
+        "# The rules",
+        "",
+        "Each page is generated from the rule's source file; `unjam explain CODE` prints the same text.",
+        "",
+    ]
     lines += ["| code | rule | what happened |", "|---|---|---|"]
     for file in RULES:
         title, _ = sections(file)

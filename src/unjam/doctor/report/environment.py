@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SCHEMA = 1
-# libraries that take part in data loading, or that people load data with
+# libraries that are commonly used to load data
 _LIBRARIES = (
     "torch", "numpy", "cloudpickle", "threadpoolctl", "py-spy", "torchvision", "opencv-python", "opencv-python-headless",
     "pillow", "h5py", "lmdb", "pyarrow", "datasets", "lightning", "accelerate", "transformers",

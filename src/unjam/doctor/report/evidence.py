@@ -1,6 +1,6 @@
-"""All facts of an examination as one JSON file, and a short brief of them in Markdown, to read or to attach when asking for help.
+"""All facts of an examination as JSON, and a short summary in Markdown to read or to attach to a question.
 
-Secrets are masked before: a Diagnosis has none.
+Secrets were masked earlier: a Diagnosis has none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_OUTPUT, AROUND = 3000, 3
 
 
 def as_json(diagnosis: Diagnosis, version: str) -> str:
-    """Everything that is known: the program as it ran, every loader with its trials, the processes of a frozen program."""
+    """Return all facts: the program as it ran, every loader with its trials, the processes of a frozen program."""
     return json.dumps(
         {
             **record(diagnosis.watched, diagnosis.cases),
@@ -34,7 +34,7 @@ def as_json(diagnosis: Diagnosis, version: str) -> str:
 
 
 def brief(diagnosis: Diagnosis, version: str) -> str:
-    """The same in short, for a reader."""
+    """Return a short summary."""
     return "\n".join(_brief(diagnosis, version)) + "\n"
 
 
@@ -45,8 +45,8 @@ def _brief(diagnosis: Diagnosis, version: str) -> Iterator[str]:
     watched = diagnosis.watched
     if watched is not None:
         yield f"\nThe program was watched for {duration(watched.seconds)}: {watched.outcome}, {len(watched.processes)} processes."
-    for case in diagnosis.cases:
-        yield f"- {loader_line(case)}"
+    for number, case in enumerate(diagnosis.cases, 1):
+        yield f"{number}. {loader_line(case)}"
     for finding in diagnosis.findings:
         yield f"\n## {finding.rule.code}: {finding.title}\n"
         yield f"{finding.confidence.value}; {finding.culprit}"
@@ -57,11 +57,14 @@ def _brief(diagnosis: Diagnosis, version: str) -> Iterator[str]:
     if not diagnosis.findings:
         yield "\nNothing was found."
     if diagnosis.trials:
-        yield "\n## Trials\n\n| loader | tried | what happened | s |\n|---|---|---|---|"
-        yield from (f"| {row.loader} | {row.changed} | {row.outcome} | {row.seconds:.1f} |" for row in diagnosis.trials)
+        yield "\n## Trials\n\n| loader | tried | what happened | took |\n|---|---|---|---|"
+        yield from (
+            f"| {row.loader + 1} | {row.changed} | {row.outcome} | {duration(row.seconds)} |"
+            for row in diagnosis.trials
+        )
     for failure in (watched.failures if watched is not None else [])[:4]:
         yield f"\n## {failure.type_name} ({failure.stage})\n\n```text\n{failure.trace[-MOST_OUTPUT:].rstrip()}\n```"
-        yield from (f"- within reach: {one.path} ({one.kind} {one.target})" for one in failure.reach)
+        yield from (f"- reachable: {one.path} ({one.kind} {one.target})" for one in failure.reach)
     scene = watched.scene if watched is not None else None
     for process in scene.processes if scene is not None else ():
         yield f"\n## {process.name}\n"
@@ -70,7 +73,7 @@ def _brief(diagnosis: Diagnosis, version: str) -> Iterator[str]:
                 f", at {thread.place}" if thread.place else ""
             )
     if watched is not None and watched.output.strip():
-        yield f"\n## Printed last\n\n```text\n{watched.output[-MOST_OUTPUT:].rstrip()}\n```"
+        yield f"\n## End of the output\n\n```text\n{watched.output[-MOST_OUTPUT:].rstrip()}\n```"
 
 
 def _source(place: Place) -> Iterator[str]:

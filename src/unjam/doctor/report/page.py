@@ -14,7 +14,7 @@ from typing import Any
 
 from unjam.doctor.facts.timeline import Timeline, measurement_timeline
 from unjam.doctor.report import tune
-from unjam.doctor.report.charts import WIDTH, ladder, line_chart
+from unjam.doctor.report.charts import ladder, line_chart
 from unjam.doctor.rules.tuning import Tuned
 from unjam.system.printable import printable
 from unjam.units import duration, near
@@ -302,6 +302,3 @@ def profile(page: HtmlPage, found: Mapping[str, Any] | None, words: str) -> None
                 sortable=True,
             ),
         )
-
-
-__all__ = ["WIDTH", "HtmlPage", "of_tune", "profile", "table"]

@@ -19,6 +19,12 @@ def escape(text: str) -> str:
     return markup.escape(printable(text))
 
 
+def diff_line(line: str) -> str:
+    """Return a line of a patch as rich markup."""
+    colour = "green" if line.startswith("+") else "red" if line.startswith("-") else "dim"
+    return f"[{colour}]{escape(line)}[/{colour}]"
+
+
 class _SafeText(RenderHook):
     """The last step before the terminal: catches text that was not escaped earlier."""
 

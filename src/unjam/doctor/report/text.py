@@ -11,7 +11,7 @@ from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import Severity
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.profile import profile_lines
-from unjam.doctor.report.terminal import escape
+from unjam.doctor.report.terminal import diff_line, escape
 from unjam.doctor.rules.rule import Finding
 from unjam.units import duration, near
 
@@ -95,8 +95,7 @@ def show_finding(finding: Finding, console: Console) -> None:
     console.print(f"  {finding.confidence.value}")
     console.print(f"help: {escape(finding.help)}")
     for line in finding.diff.splitlines():
-        colour = "green" if line.startswith("+") else "red" if line.startswith("-") else "dim"
-        console.print(f"  [{colour}]{escape(line)}[/{colour}]")
+        console.print(f"  {diff_line(line)}")
     console.print(f"[dim]more: unjam explain {finding.rule.code}[/dim]")
     console.print()
 

@@ -10,8 +10,9 @@ from unjam.doctor.check.command.captured_program import CannotExamine
 from unjam.doctor.check.command.check import open_target
 from unjam.doctor.rules.tuning import Tuned, judge
 from unjam.doctor.run.launch import CannotRun
+from unjam.doctor.run.settings import Settings
+from unjam.doctor.run.short_run import short_run
 from unjam.doctor.tune.search import TuneOptions, tune
-from unjam.doctor.tune.step_time import measure_step
 from unjam.system.masking import without_secrets
 
 
@@ -59,5 +60,15 @@ def _step_from_program(wanted: TuneRequest, say: Callable[[str, float], None]) -
     say(f"running {wanted.target} for {wanted.steps} batches", 0.0)
     program = wanted.arguments if wanted.module else [wanted.target, *wanted.arguments]
     module = wanted.target if wanted.module else ""
-    step, batches = measure_step(program, module, wanted.steps, lambda: say("", 0.0))
+    step, batches = _measure_step(program, module, wanted.steps, lambda: say("", 0.0))
     return step, f"the median of {batches} steps of the program itself"
+
+
+def _measure_step(program: list[str], module: str, steps: int, tick: Callable[[], None]) -> tuple[float, int]:
+    """Return the median seconds of a step, and the number of batches."""
+    seen = short_run(program, module, Settings(observe=True, stop_after=steps + 1), tick)
+    known = [(one["step"], one["batches"]) for one in seen["loaders"] if one.get("step")]
+    if not known:
+        raise CannotRun("the program used too few batches to measure a training step")
+    step, batches = max(known, key=lambda pair: pair[1])
+    return float(step), int(batches)
