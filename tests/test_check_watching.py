@@ -8,8 +8,23 @@ from pathlib import Path
 import pytest
 
 from support import python
+from unjam.doctor.check.command.assemble_watched import tell_apart
+from unjam.doctor.facts.program_facts import LoaderDescription, WatchedLoader
+from unjam.doctor.facts.trial import Place
 from unjam.doctor.fix import edits
 from unjam.doctor.fix.source_edit import CannotEdit, SourceEdit
+
+
+@pytest.mark.static
+def test_loaders_from_one_line_are_named_by_the_line_that_iterates_them():
+    made, places = Place("data.py", 9), [Place("train.py", 20), Place("train.py", 30), Place("train.py", 20)]
+    loaders = [WatchedLoader(n, 1, LoaderDescription(), made, place) for n, place in enumerate(places)]
+    other = WatchedLoader(3, 1, LoaderDescription(), Place("data.py", 12), places[0])
+    tell_apart([*loaders, other])
+    ends = [one.name.partition("(")[2] for one in (*loaders, other)]
+    again = "data.py:9, iterated at train.py:20)"
+    assert ends == [again, "data.py:9, iterated at train.py:30)", again, "data.py:12)"]
+
 
 TRAINING = """
 import os, shutil, tempfile, torch

@@ -8,10 +8,14 @@ import re
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from torch.utils.data import Subset
 
 from support import python, start_python, wait_until
 from unjam.doctor.facts.run import LoaderRun, TimedBatch, Wait
+from unjam.doctor.facts.sample_files import file_list, file_of
 from unjam.doctor.rules.advice import slow_samples
 from unjam.doctor.run.settings import SITE, parse
 from unjam.units import duration
@@ -331,6 +335,29 @@ def test_a_duration_has_three_digits_and_a_unit():
         125: "2 min 5 s", 7500: "2 h 5 min",
     }  # fmt: skip
     assert {seconds: duration(seconds) for seconds in known} == known
+
+
+@pytest.mark.static
+def test_the_file_of_a_sample_is_read_from_the_datasets_list(tmp_path):
+    for n in range(4):
+        (tmp_path / f"{n}.png").write_text("")
+
+    def holding(**attributes):
+        dataset = torch.utils.data.Dataset()
+        vars(dataset).update(attributes)
+        return dataset
+
+    names, paths = [f"{n}.png" for n in range(4)], [str(tmp_path / f"{n}.png") for n in range(4)]
+    tuples = holding(classes=["cat", "dog"], samples=[(path, 1) for path in paths])
+    relative = holding(root=tmp_path, names=np.array(names))
+    for dataset in (tuples, relative, holding(items=[{"image": path, "label": 2} for path in paths])):
+        assert file_of(dataset, "2") == paths[2]
+        assert file_of(Subset(Subset(dataset, [3, 2, 1]), [1, 0]), "1") == paths[3]
+        for unknown in ("9", "number 3", ""):
+            assert file_of(dataset, unknown) == ""
+    assert file_list(relative) == file_list(relative) != file_list(tuples)
+    for dataset in (list(range(4)), holding(names=["a", "b"], n=4, data=np.arange(4), one=np.float64(1))):
+        assert file_list(dataset) is None
 
 
 def test_torchs_warning_about_too_many_workers_appears_once(tmp_path):

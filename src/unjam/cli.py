@@ -408,7 +408,7 @@ def _choose(found: list[Family]) -> Family:
     if sys.stdin.isatty():
         number = int(typer.prompt("which one", default=1, err=True, type=int))
         return found[min(max(number, 1), len(found)) - 1]
-    # torch's idle workers wake up every five seconds: a program at rest for twice as long is stuck
+    # torch's idle workers wake up every five seconds: a program that is idle for twice as long is stuck
     stuck = [family for family in found if family.rested > 10]
     if len(stuck) != 1:
         _stop("several programs look like training programs; give a process id: unjam why PID")

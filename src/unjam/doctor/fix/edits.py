@@ -1,4 +1,4 @@
-"""The edits: each changes one file as one cause needs it, or refuses."""
+"""The edits: each removes one cause by changing one file, or refuses."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ _LOADERS = ("DataLoader", "StatefulDataLoader")
 
 def make_per_worker(edit: SourceEdit, line: int) -> None:
     """`x = open(path)` becomes `x = unjam.per_worker(open, path)`."""
-    target, call = _assigned_call(edit, line)
+    call = _assigned_call(edit, line)
     given = [edit.source(call.func), *(edit.source(one) for one in call.args)]
     given += [
         f"{one.arg}={edit.source(one.value)}" if one.arg else f"**{edit.source(one.value)}" for one in call.keywords
     ]
-    del target
     edit.replace(call, f"unjam.per_worker({', '.join(given)})")
     edit.add_import("import unjam")
 
 
 def seed_per_worker(edit: SourceEdit, line: int) -> None:
-    """A generator gets its seed in the worker that uses it."""
-    _, call = _assigned_call(edit, line)
+    """Seed a generator in the worker that uses it."""
+    call = _assigned_call(edit, line)
     name, module = call_name(call), edit.source(call.func)
     makes = {
         "default_rng": f"{module}(torch.initial_seed())",
@@ -50,7 +49,7 @@ def share_list(edit: SourceEdit, line: int) -> None:
 
 
 def set_option(edit: SourceEdit, line: int, name: str, value: str) -> None:
-    """Set an option of the loader that a line makes."""
+    """Set an option of the loader that a line creates."""
     call = _loader_call(edit, line)
     for one in call.keywords:
         if one.arg == name:
@@ -66,7 +65,7 @@ def set_option(edit: SourceEdit, line: int, name: str, value: str) -> None:
 
 
 def add_main_guard(edit: SourceEdit, line: int) -> None:
-    """Put the statement that starts the work, and what follows it, under a main guard."""
+    """Put the statement that uses the loader, and everything after it, under a main guard."""
     top = next((node for node in edit.tree.body if node.lineno <= line <= (node.end_lineno or node.lineno)), None)
     if top is None or isinstance(top, (ast.FunctionDef, ast.ClassDef)):
         raise CannotEdit("the loader is not used at the top of the file")
@@ -89,7 +88,7 @@ def raise_again(edit: SourceEdit, line: int) -> None:
 
 
 def copy_yielded_list(edit: SourceEdit, class_name: str) -> None:
-    """A batch sampler yields a copy of its list."""
+    """Let a batch sampler yield a copy of its list."""
     found = [
         node.value
         for node in ast.walk(edit.named_class(class_name))
@@ -102,7 +101,7 @@ def copy_yielded_list(edit: SourceEdit, class_name: str) -> None:
 
 
 def copy_returned(edit: SourceEdit, class_name: str, attribute: str) -> None:
-    """What a method returns of a buffer is copied."""
+    """Copy what a method returns from a buffer."""
     found = []
     for node in ast.walk(edit.named_class(class_name)):
         if isinstance(node, (ast.Return, ast.Yield)) and node.value is not None:
@@ -115,7 +114,7 @@ def copy_returned(edit: SourceEdit, class_name: str, attribute: str) -> None:
 
 
 def copy_held(edit: SourceEdit, class_name: str, attribute: str) -> None:
-    """Samples are made from a copy of what the dataset holds."""
+    """Create samples from a copy of what the dataset holds."""
     found = [
         node
         for node in ast.walk(edit.named_class(class_name))
@@ -153,7 +152,7 @@ def call_set_epoch(edit: SourceEdit, line: int) -> None:
 
 
 def shard_stream(edit: SourceEdit, class_name: str) -> None:
-    """Each worker of each rank takes its share of a stream."""
+    """Let each worker of each rank take its share of a stream."""
     owner = edit.named_class(class_name)
     method = next((n for n in owner.body if isinstance(n, ast.FunctionDef) and n.name == "__iter__"), None)
     if method is None:
@@ -188,7 +187,7 @@ def load_batches_by_item(edit: SourceEdit, class_name: str) -> None:
 
 
 def name_lambda(edit: SourceEdit, line: int) -> None:
-    """A lambda becomes a function at the top of the file."""
+    """Turn a lambda into a function at module level."""
     statement = edit.statement(line)
     found = [node for node in ast.walk(statement) if isinstance(node, ast.Lambda)]
     if len(found) != 1:
@@ -229,7 +228,7 @@ def use_unjam(edit: SourceEdit) -> None:
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def _assigned_call(edit: SourceEdit, line: int) -> tuple[ast.expr, ast.Call]:
+def _assigned_call(edit: SourceEdit, line: int) -> ast.Call:
     statement = edit.statement(line)
     if (
         not isinstance(statement, ast.Assign)
@@ -237,7 +236,7 @@ def _assigned_call(edit: SourceEdit, line: int) -> tuple[ast.expr, ast.Call]:
         or not isinstance(statement.value, ast.Call)
     ):
         raise CannotEdit(f"line {line} is not an assignment from one call")
-    return statement.targets[0], statement.value
+    return statement.value
 
 
 def _loader_call(edit: SourceEdit, line: int) -> ast.Call:

@@ -25,7 +25,7 @@ class Proposal:
 
 
 def proposals(finding: Finding, cases: list[Case], changed: dict[str, str]) -> Iterator[Proposal | str]:
-    """The edits for a finding; a text says why one is refused. `changed`: files that were edited before."""
+    """Yield the edits for a finding, or a text that says why one is refused. `changed`: files that were edited before."""
     case = _case_of(finding, cases)
     known = False
     for words, place, change in _candidates(finding, case):
@@ -62,7 +62,7 @@ def _case_of(finding: Finding, cases: list[Case]) -> Case | None:
 
 
 def _protected_by(lock: Part | None, case: Case | None) -> str:
-    """What a lock may protect, and all workers share: with a lock of its own, each would use it at the same time."""
+    """What a lock may protect and all workers share: with one lock per worker, they would use it at the same time."""
     if lock is None or case is None or lock.kind not in ("lock", "semaphore"):
         return ""
     shared = [one.path for one in case.parts if one.kind in ("handle", "queue")]

@@ -1,4 +1,4 @@
-"""Edits of one source file: parts of the text are replaced, everything else stays as it is."""
+"""Edits of one source file: parts of the text are replaced, everything else is unchanged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Writes an edited program back, without losing what another process saved in the meantime.
 
-A file keeps its owner, mode, attributes, hard links and line endings. The text before the edit stays
-in `FILE.orig`, unless git has it.
+A file keeps its owner, mode, attributes, hard links and line endings. The original text is kept in
+`FILE.orig`, unless git has it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _write(one: Edited) -> None:
     try:
         if status.st_nlink > 1 or not _replace(one, path, status):
             _check(one)
-            with open(path, "r+b") as file:  # its other names, or its owner, stay
+            with open(path, "r+b") as file:  # keeps its hard links or its owner
                 file.write(one.after)
                 file.truncate()
     except OSError as error:
@@ -78,12 +78,12 @@ def _write(one: Edited) -> None:
 
 
 def _replace(one: Edited, path: str, status: os.stat_result) -> bool:
-    """Put a new file in the place of the old one in one step; False if it could not have the same owner."""
+    """Replace the file atomically; False if the new file could not have the same owner."""
     folder, name = os.path.split(path)
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
     except OSError:
-        return False  # no right to make files there
+        return False  # not permitted to create files there
     try:
         with open(handle, "wb") as file:
             file.write(one.after)
@@ -124,7 +124,7 @@ def _back_up(one: Edited) -> str:
 
 
 def _is_in_git(one: Edited) -> bool:
-    """Whether git has this very text in its last commit. Git's own word for that can be turned off, file by file."""
+    """Whether git's last commit contains exactly this text. `git status` can be configured to ignore a file, so it is not used."""
     folder, name = os.path.split(os.path.realpath(one.path))
     others = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     git = ["git", "-C", folder, "-c", "core.fsmonitor=false", "cat-file", "blob", f"HEAD:./{name}"]

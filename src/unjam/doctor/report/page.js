@@ -73,7 +73,7 @@
       else if (bar[0] === d.rows.length - 1 && d.waits.length) caption.textContent = `waited ${time(bar[2])} at ${time(bar[1])}`;
       else {
         const parts = [`${d.rows[bar[0]]}, ${bar[6]} at ${time(bar[1])}`];
-        if (bar[10] < 1 || bar[6].endsWith("batches")) parts.push(`at work for ${(bar[10] * 100).toFixed(0)} % of ${time(length(bar))}`);
+        if (bar[10] < 1 || bar[6].endsWith("batches")) parts.push(`busy for ${(bar[10] * 100).toFixed(0)} % of ${time(length(bar))}`);
         else if (bar[5]) parts.push(`copy ${time(bar[5])}`);
         else parts.push(`fetch ${time(bar[2])}` + (bar[3] ? `, collate ${time(bar[3])}` : "") + (bar[4] ? `, pack ${time(bar[4])}` : ""));
         if (bar[7] > 1) parts.push(`${bar[7]} samples`);

@@ -95,7 +95,7 @@ class HtmlPage:
             words
             for words in (
                 picture.note,
-                "a bar is a slice of time; the stronger its colour, the busier" if merged else "",
+                "each bar is a slice of time; a stronger colour means a busier worker" if merged else "",
             )
             if words
         )

@@ -56,11 +56,11 @@ def assemble_watched(folder: str) -> list[WatchedProcess]:
         _add_worker(pid, events, seeds, found)
     for process in found:
         process.loaders = [loader for loader in process.loaders if loader.epochs]
-        _tell_apart(process.loaders)
+        tell_apart(process.loaders)
     return sorted(found, key=lambda process: (process.rank if process.rank is not None else -1, process.pid))
 
 
-def _tell_apart(loaders: list[WatchedLoader]) -> None:
+def tell_apart(loaders: list[WatchedLoader]) -> None:
     """Add the line that iterates it to the name of a loader, if loaders with this name are iterated at several lines."""
     places: dict[str, set[str]] = {}
     for one in loaders:

@@ -153,7 +153,7 @@ class CapturedProgram:
         if isinstance(answer, SandboxNotStarted):
             raise CannotExamine(f"cannot start a process for a trial: {answer.reason}")
         if not isinstance(answer, SandboxStarted):
-            raise CannotExamine(f"unexpected answer from the program: {answer!r}")
+            raise CannotExamine(f"the program sent an unknown answer: {answer!r}")
         self._cleanup.record_session(answer.pid)
         return answer.pid
 
