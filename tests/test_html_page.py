@@ -141,7 +141,7 @@ def test_the_page_is_complete_without_its_script():
     visible = re.sub(r"<(script|style).*?</\1>", "", text, flags=re.DOTALL)
     for words in (
         "num_workers=4",
-        "the ladder",
+        "throughput by number of workers",
         "all 2 processors are in use",
         "raised",
         "train.py",

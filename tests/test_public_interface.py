@@ -56,7 +56,7 @@ def test_install_can_be_undone(workers, uninstalled, capfd):
     assert isinstance(iter(loader), WorkersIterator if workers else InlineIterator)
     unjam.uninstall()
     assert {name: vars(TORCH).get(name) for name in before} == before
-    assert "1 ValueError: five" in capfd.readouterr().err
+    assert "1 with ValueError: five" in capfd.readouterr().err
     with pytest.raises(ValueError, match="five"):
         list(TORCH(Numbers()))
 
