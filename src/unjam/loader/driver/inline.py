@@ -23,8 +23,9 @@ from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.engine.policy import Decision
 from unjam.loader.pool.batch_result import BatchReport
 from unjam.loader.transport.collating import checked, is_default
+from unjam.loader.transport.status_page import Stage
 from unjam.loader.worker.failure_policy import RecoveryContext
-from unjam.loader.worker.fetching import IterableFetcher, NoHeartbeats, make_fetcher
+from unjam.loader.worker.fetching import make_fetcher
 from unjam.loader.worker.job import BatchJob, Emptied, IterableEnded, RaiseFailure, SampleFailure
 from unjam.loader.worker.messages import BatchRequest
 from unjam.loader.worker.progress import WorkerPosition
@@ -33,11 +34,12 @@ from unjam.loader.worker.transforms import Transforms
 from unjam.system.torch_private import pin_memory
 
 
-class InlineContext(NoHeartbeats, RecoveryContext):
+class InlineContext(RecoveryContext):
     """What recovery needs when there is no worker: it asks the user's function directly."""
 
     def __init__(self, decide: Callable[[int, SampleFailure], Decision], warn_once: Callable[[str], None]) -> None:
-        super().__init__()
+        self.words = [0] * 8
+        self.heartbeat = _ignore_heartbeat
         self._decide = decide
         self._warn_once = warn_once
 
@@ -51,6 +53,10 @@ class InlineContext(NoHeartbeats, RecoveryContext):
 
     def start_over(self) -> None:
         """Do nothing: nothing was written."""
+
+
+def _ignore_heartbeat(stage: Stage, batch: int, position: int = -1) -> None:
+    """Do nothing: nothing watches inline loading."""
 
 
 class InlineDriver:
@@ -73,7 +79,7 @@ class InlineDriver:
         context = InlineContext(self._on_error.ask, warn_once)
         collate = worker_input.collate_fn
         tolerant = collate if is_default(collate) else None
-        self._fetcher = make_fetcher(worker_input, spec, context, context, collate=checked(collate), tolerant=tolerant)
+        self._fetcher = make_fetcher(worker_input, spec, context, collate=checked(collate), tolerant=tolerant)
         self._indices = IndexSource(settings, spares=settings.policy.may_replace)
         self._recorder = recorder
         self._pin = pin
@@ -101,7 +107,7 @@ class InlineDriver:
     def skipped(self) -> tuple[int, float] | None:
         """How many samples of a stream were read again to resume, and the seconds that took."""
         fetcher = self._fetcher
-        return (fetcher.skipped, fetcher.skipping) if isinstance(fetcher, IterableFetcher) and fetcher.skipped else None
+        return (fetcher.skipped, fetcher.skipping) if fetcher.skipped else None
 
     def next(
         self,

@@ -36,7 +36,7 @@ from unjam.loader.transport.status_page import ARMED, Stage, StatusPage
 from unjam.loader.worker import messages, thread_limits
 from unjam.loader.worker.exceptions import record
 from unjam.loader.worker.failure_policy import RecoveryContext
-from unjam.loader.worker.fetching import Fetcher, IterableFetcher, make_fetcher
+from unjam.loader.worker.fetching import Fetcher, make_fetcher
 from unjam.loader.worker.job import BatchJob, Emptied, Interrupted, IterableEnded, RaiseFailure, SampleFailure
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec, seed_batch
 from unjam.loader.worker.transforms import Transforms
@@ -90,6 +90,7 @@ class Worker(RecoveryContext):
         # Keep it open: outside observers read the heartbeat through this descriptor.
         self._page = StatusPage(page_fd)
         self.words = self._page.words
+        self.heartbeat = self._page.heartbeat
         self._arena = Arena(self._page, self._announce)
         self._packer = Packer(self._arena, by_value=spec.by_value)
         self._fetcher: Fetcher | None = None
@@ -166,7 +167,7 @@ class Worker(RecoveryContext):
         self._tell_skipping(self._fetcher)
 
     def _tell_skipping(self, fetcher: Fetcher) -> None:
-        if isinstance(fetcher, IterableFetcher) and fetcher.skipped:
+        if fetcher.skipped:
             self._send(messages.Skipped(fetcher.skipped, fetcher.skipping))
 
     def _reseed(self, shared_seed: int | None) -> None:
@@ -187,7 +188,6 @@ class Worker(RecoveryContext):
             worker_input,
             self._spec,
             self,
-            self._page,
             collate=worker_input.collate_fn,
             tolerant=self._tolerant if plain else None,
         )
@@ -226,7 +226,7 @@ class Worker(RecoveryContext):
             try:
                 packed = self._packer.pack(batch)
             except BaseException as error:  # noqa: BLE001 - user-defined reductions run here
-                self._fetcher.recovery.batches.whole(job, "pickle", error)
+                self._fetcher.batches.whole(job, "pickle", error)
                 raise Emptied from None
         except Interrupted:
             return
@@ -277,10 +277,6 @@ class Worker(RecoveryContext):
             self._send_not_ready(error, "at the beginning of an epoch")
 
     # -- RecoveryContext ---------------------------------------------------------------------------------------------
-
-    @override
-    def heartbeat(self, stage: Stage, batch: int, position: int = -1) -> None:
-        self._page.heartbeat(stage, batch, position)
 
     @override
     def warn_once(self, text: str) -> None:
