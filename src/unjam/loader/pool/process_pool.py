@@ -32,7 +32,8 @@ from unjam.deadlines import FINISH_SAMPLE, SIGKILL_GRACE, SIGTERM_GRACE
 from unjam.errors import CannotStartError
 from unjam.loader.engine.actions import Reason
 from unjam.loader.pool.exit_status import OomKillCounter, death_of, exit_of, wait_for_exits
-from unjam.loader.pool.launcher import Launcher, ServedProcess
+from unjam.loader.pool.fork_server import ForkServerProcess
+from unjam.loader.pool.launcher import Launcher
 from unjam.loader.pool.open_pools import open_pools
 from unjam.loader.pool.protocol import Pool, PoolEvent, WorkerExit
 from unjam.loader.pool.worker_handle import (
@@ -53,7 +54,7 @@ from unjam.loader.worker import main, messages
 from unjam.loader.worker.progress import WorkerPosition
 from unjam.loader.worker.spec import WorkerSpec
 from unjam.system.memory import Mapping as MemoryMapping
-from unjam.system.memory import OwnedFd
+from unjam.system.owned_fd import OwnedFd
 from unjam.system.waiting import Waiting
 
 
@@ -148,7 +149,9 @@ class ProcessPool(Pool):
             seconds = min(seconds, SIGKILL_GRACE.seconds)
         # Reading `exitcode` empties the pipe that we poll here, so poll would miss these.
         gone = [
-            one for one in self._handles.values() if isinstance(one.process, ServedProcess) and one.process.has_ended
+            one
+            for one in self._handles.values()
+            if isinstance(one.process, ForkServerProcess) and one.process.has_ended
         ]
         if gone:
             seconds = 0
@@ -384,5 +387,5 @@ class ProcessPool(Pool):
     def _release(self, handle: WorkerHandle) -> None:
         handle.channel.close()
         handle.process.join(0)
-        if isinstance(handle.process, ServedProcess):
-            handle.process.forget()
+        if isinstance(handle.process, ForkServerProcess):
+            handle.process.close_descriptors()

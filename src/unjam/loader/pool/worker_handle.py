@@ -19,7 +19,8 @@ from unjam.loader.transport.status_page import Stage, StatusPage
 from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker import main, messages
 from unjam.loader.worker.spec import WorkerSpec
-from unjam.system.memory import Mapping, OwnedFd
+from unjam.system.memory import Mapping
+from unjam.system.owned_fd import OwnedFd
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import random
 import sys
 from collections.abc import Iterator
@@ -48,10 +47,6 @@ class WorkerSpec:
     def number(self) -> int | None:
         """The worker's number; None for the training process."""
         return None if self.inline else self.worker
-
-    def by_name(self) -> WorkerSpec:
-        """Return a copy for a worker that has the user's `__main__`."""
-        return dataclasses.replace(self, by_value=False)
 
     def seed_everything(self) -> int:
         """Seed as torch seeds its workers, to get the same random numbers; return the seed."""
