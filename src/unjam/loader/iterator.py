@@ -67,15 +67,13 @@ class InlineIterator(private.InlineIterator):  # type: ignore[misc] # torch's cl
             dataclasses.replace(spec, start_at=progress.worker_positions.get(0)),
             _settings(loader, options),
             state.recorder,
-            state.payloads.reports.warn_once,
+            state.payloads.reports,
             (self._pin_memory_device,) if self._pin_memory else None,
             progress,
             _mover(options, state),
         )
         self._on_device = options.on_device
         self._sampler = stateful_sampler(loader)
-        if self._driver.skipped:
-            state.payloads.reports.skipped(*self._driver.skipped)
         _name_epoch(state, options)
         state.progress = progress
         resumption.finish()

@@ -22,6 +22,7 @@ from unjam.loader.driver.recorder import Recorder
 from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.engine.policy import Decision
 from unjam.loader.pool.batch_result import BatchReport
+from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.transport.collating import checked, is_default
 from unjam.loader.transport.status_page import Stage
 from unjam.loader.worker.failure_policy import RecoveryContext
@@ -68,15 +69,15 @@ class InlineDriver:
         spec: WorkerSpec,
         settings: DriverSettings,
         recorder: Recorder,
-        warn_once: Callable[[str], None],
+        reports: WorkerReports,
         pin: tuple[str | None] | None,
-        progress: Delivered | None = None,
-        mover: Mover | None = None,
+        progress: Delivered,
+        mover: Mover | None,
     ) -> None:
         self._mover = mover
         self._transfer = mover or Transfer()
         self._on_error = OnErrorPolicy(settings.policy, recorder)
-        context = InlineContext(self._on_error.ask, warn_once)
+        context = InlineContext(self._on_error.ask, reports.warn_once)
         collate = worker_input.collate_fn
         tolerant = collate if is_default(collate) else None
         self._fetcher = make_fetcher(worker_input, spec, context, collate=checked(collate), tolerant=tolerant)
@@ -85,8 +86,8 @@ class InlineDriver:
         self._pin = pin
         # with seeds of its own for each sample, loading must leave the program's generators as they are
         self._isolates = spec.sample_seed is not None
-        self._progress = Delivered(1) if progress is None else progress
-        self._indices.begin(self._progress)
+        self._progress = progress
+        self._indices.begin(progress)
         self._note()  # the dataset is the program's own object, and may be at its end
         # drawn but not made yet: Ctrl-C must not lose it
         self._drawn: BatchRequest | None = None
@@ -102,12 +103,8 @@ class InlineDriver:
             weakref.finalize(self, recorder.profiler.rest).atexit = False
         if settings.sample_timeout is not None:
             recorder.say("inline", "sample_timeout needs workers: nothing can stop a sample in this process")
-
-    @property
-    def skipped(self) -> tuple[int, float] | None:
-        """How many samples of a stream were read again to resume, and the seconds that took."""
-        fetcher = self._fetcher
-        return (fetcher.skipped, fetcher.skipping) if fetcher.skipped else None
+        if self._fetcher.skipped:
+            reports.skipped(self._fetcher.skipped, self._fetcher.skipping)
 
     def next(
         self,

@@ -69,10 +69,7 @@ class FailurePolicy:
             return Decision(error.decision)
         if self.spec.inline and not isinstance(error, Exception):
             raise error  # Ctrl-C, sys.exit(): not ours to handle
-        decision = self.policy.decide(failed.tries)
-        if decision is None:
-            decision = self.policy.bounded(self.context.ask(job, failed), failed.tries)
-        return decision
+        return self.policy.decide(failed.tries, lambda: self.context.ask(job, failed))
 
     def describe(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import dataclasses
 import pickle
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,22 +60,9 @@ class SampleFailure:
 
     def as_error(self, exception: BaseException) -> SampleError:
         """Return the record that the user sees."""
-        return SampleError(
-            index=self.index,
-            batch=self.batch,
-            worker=self.worker,
-            stage=self.stage,
-            seconds=self.seconds,
-            exception=exception,
-            key=self.key,
-            tries=self.tries,
-            yielded=self.yielded,
-            indices=self.indices,
-            pid=self.pid,
-            decision="" if self.decision is None else self.decision.value,
-            replacement=self.replacement,
-            note=self.note,
-        )
+        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(SampleError)}
+        decision = "" if self.decision is None else self.decision.value
+        return SampleError(**{**values, "exception": exception, "decision": decision})
 
     def dumps(self) -> bytes:
         """Return it as bytes; an index that cannot be pickled becomes its repr."""
