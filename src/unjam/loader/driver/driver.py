@@ -68,7 +68,7 @@ class Driver:
         self._table = BatchTable(pool.arrivals)
         self._transfer.requests = self._table.requests
         self._indices = IndexSource(settings, spares=settings.policy.may_replace and not machine.config.iterable)
-        self._stalls = StallDetector.over(pool, settings.sample_timeout, settings.warn_after)
+        self._stalls = StallDetector(pool, settings.sample_timeout, settings.warn_after)
         self._incidents = Incidents(pool, machine.config, self._on_error, recorder, settings)
         # The engine's decisions that are not carried out yet, and the one that `next` acts on.
         self._todo: deque[act.Action] = deque()

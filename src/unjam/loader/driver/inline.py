@@ -30,8 +30,9 @@ from unjam.loader.worker.fetching import make_fetcher
 from unjam.loader.worker.job import BatchJob, Emptied, IterableEnded, RaiseFailure, SampleFailure
 from unjam.loader.worker.messages import BatchRequest
 from unjam.loader.worker.progress import WorkerPosition
-from unjam.loader.worker.spec import WorkerInput, WorkerSpec, isolated_random_state
+from unjam.loader.worker.spec import WorkerInput, WorkerSpec
 from unjam.loader.worker.transforms import Transforms
+from unjam.system.random_state import isolated_random_state
 from unjam.system.torch_private import pin_memory
 
 
@@ -82,6 +83,7 @@ class InlineDriver:
         tolerant = collate if is_default(collate) else None
         self._fetcher = make_fetcher(worker_input, spec, context, collate=checked(collate), tolerant=tolerant)
         self._indices = IndexSource(settings, spares=settings.policy.may_replace)
+        self._batched = settings.batched
         self._recorder = recorder
         self._pin = pin
         # with seeds of its own for each sample, loading must leave the program's generators as they are
@@ -180,7 +182,7 @@ class InlineDriver:
 
     def _make(self, request: BatchRequest) -> tuple[BatchJob, Any, bool, bool] | None:
         """Make a batch: what is known of it, the batch, whether it is empty, whether it raises. None: the stream has ended."""
-        job = BatchJob(request.batch, request.number, request.index, request.spares, batched=request.batched)
+        job = BatchJob(request.batch, request.number, request.index, request.spares, batched=self._batched)
         try:
             with isolated_random_state() if self._isolates else contextlib.nullcontext():
                 return job, self._fetcher.fetch(job), False, False

@@ -77,13 +77,8 @@ class PayloadCache:
         return self.problem[1]
 
     def __reduce__(self) -> Any:
+        # a copy of a loader starts with an empty cache
         return PayloadCache, ()
-
-    def __deepcopy__(self, memo: Any) -> PayloadCache:
-        return PayloadCache()
-
-    def __copy__(self) -> PayloadCache:
-        return PayloadCache()
 
 
 @dataclass(frozen=True, slots=True)

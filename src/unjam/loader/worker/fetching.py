@@ -23,8 +23,9 @@ from unjam.loader.worker.job import SINGLY, BatchJob, Emptied, Interrupted, Iter
 from unjam.loader.worker.progress import Tracker, WorkerPosition, check_repeats, load_dataset, load_iterator
 from unjam.loader.worker.sample_random import SampleRandom
 from unjam.loader.worker.sample_recovery import SampleRecovery
-from unjam.loader.worker.spec import WorkerInput, WorkerSpec, isolated_random_state
+from unjam.loader.worker.spec import WorkerInput, WorkerSpec
 from unjam.system import random_state
+from unjam.system.random_state import isolated_random_state
 
 # After ENOUGH_QUICK batches with samples faster than QUICK nanoseconds, we time whole batches.
 QUICK, ENOUGH_QUICK = 10_000, 16

@@ -102,13 +102,8 @@ class BatchJob:
     batched: bool = True
 
     def indices(self) -> tuple[Any, ...]:
-        """Return the batch's indices; an index that is not iterable counts as one."""
-        if not self.batched:
-            return (self.index,)
-        try:
-            return tuple(self.index)
-        except TypeError:
-            return (self.index,)
+        """Return the batch's indices."""
+        return indices_of(self.index, batched=self.batched)
 
     def remaining(self) -> tuple[Any, ...]:
         """Return the indices of the samples that were not skipped."""
@@ -134,6 +129,16 @@ class BatchJob:
     def packed_failures(self) -> bytes:
         """Return the failures as bytes; empty if there are none."""
         return pickle.dumps([failed.dumps() for failed in self.failures]) if self.failures else b""
+
+
+def indices_of(index: Any, *, batched: bool) -> tuple[Any, ...]:
+    """Return a batch's indices; an index that is not iterable counts as one."""
+    if not batched:
+        return (index,)
+    try:
+        return tuple(index)
+    except TypeError:
+        return (index,)
 
 
 def unpack_failures(packed: bytes) -> list[SampleFailure]:

@@ -38,7 +38,8 @@ from unjam.loader.worker.exceptions import record
 from unjam.loader.worker.failure_policy import RecoveryContext
 from unjam.loader.worker.fetching import Fetcher, make_fetcher
 from unjam.loader.worker.job import BatchJob, Emptied, Interrupted, IterableEnded, RaiseFailure, SampleFailure
-from unjam.loader.worker.spec import WorkerInput, WorkerSpec, seed_batch
+from unjam.loader.worker.sample_random import seed_batch
+from unjam.loader.worker.spec import WorkerInput, WorkerSpec
 from unjam.loader.worker.transforms import Transforms
 from unjam.system import memory
 from unjam.system import torch_private as private
@@ -154,7 +155,9 @@ class Worker(RecoveryContext):
         self._worker_input = worker_input
         for kind, function in worker_input.collate_additions.items():
             private.default_collate_fn_map[kind] = function
-        self._tolerant = collating.install(self._arena, strict=collating.is_default(worker_input.collate_fn))
+        plain = collating.is_default(worker_input.collate_fn)
+        tolerant = collating.install(self._arena, strict=plain)
+        self._tolerant = tolerant if plain else None
         seed = spec.seed_everything()
         self._reseed(spec.shared_seed)
         private.set_worker_info(id=spec.worker, num_workers=spec.workers, seed=seed, dataset=worker_input.dataset)
@@ -183,14 +186,7 @@ class Worker(RecoveryContext):
     def _new_fetcher(self) -> Fetcher:
         worker_input = self._worker_input
         assert worker_input is not None, "not prepared"
-        plain = collating.is_default(worker_input.collate_fn)
-        return make_fetcher(
-            worker_input,
-            self._spec,
-            self,
-            collate=worker_input.collate_fn,
-            tolerant=self._tolerant if plain else None,
-        )
+        return make_fetcher(worker_input, self._spec, self, collate=worker_input.collate_fn, tolerant=self._tolerant)
 
     # -- serving -----------------------------------------------------------------------------------------------------
 
