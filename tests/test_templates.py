@@ -367,7 +367,7 @@ def test_workers_see_the_current_folder_and_environment(tmp_path, monkeypatch):
 
 
 def template_of(loader):
-    return loader._state.payloads.keeper.current
+    return loader._state.payloads.keeper._template
 
 
 def living(name="unjam-template"):

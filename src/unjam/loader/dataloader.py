@@ -36,7 +36,6 @@ T_co = TypeVar("T_co", covariant=True)
 # whether we have warned that this torch lacks something
 _warned: list[bool] = []
 
-_TORCH_HAS_IN_ORDER = "in_order" in inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 _TORCHS_OPTIONS = tuple(inspect.signature(torch.utils.data.DataLoader.__init__).parameters)[1:]
 
 
@@ -76,13 +75,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         **options: Unpack[OptionKeywords],
     ) -> None:
         own = LoaderOptions.from_keywords(options, others=_TORCHS_OPTIONS)
-        LoaderOptions.check_workers(num_workers)
+        _check_workers(num_workers)
         if num_workers == "auto" or isinstance(num_workers, AutoWorkers):
             num_workers = AutoWorkers(first_size(dataset, iterable=isinstance(dataset, IterableDataset)))
         vars(self)["pool"] = own.pool  # torch's constructor asks whether there are too many workers for this machine
         if prefetch_factor is None and num_workers and not isinstance(num_workers, AutoWorkers):
             prefetch_factor = own.pool_spec.prefetch_factor
-        newer = {"in_order": in_order} if _TORCH_HAS_IN_ORDER else {}
+        newer = {"in_order": in_order} if "in_order" in _TORCHS_OPTIONS else {}
         super().__init__(
             dataset,
             batch_size,
@@ -191,6 +190,16 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def __getstate__(self) -> dict[str, Any]:
         # an iterator belongs to this process; a copy of the loader has its own iterator and record
         return {**vars(self), "_iterator": None, "_state": copy.deepcopy(self._state)}
+
+
+def _check_workers(number: Any) -> None:
+    """Raise if this is not a number of workers; torch's own error would not name the option."""
+    if isinstance(number, str) and number != "auto":
+        raise ValueError(
+            f'num_workers should be a number or "auto", but got {number!r}{own_options.suggestion(number.lower(), ["auto"])}'
+        )
+    if not isinstance(number, str) and not hasattr(type(number), "__index__"):
+        raise TypeError(f'num_workers should be a number or "auto", but got {number!r}')
 
 
 def _described(one: Any) -> str:

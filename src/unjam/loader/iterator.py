@@ -20,6 +20,7 @@ import functools
 import itertools
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
@@ -28,6 +29,7 @@ from unjam.loader.checkpoint.resume import Resumption, StatefulDraw, stateful_sa
 from unjam.loader.device.accelerator import check
 from unjam.loader.device.mover import Mover
 from unjam.loader.device.pinning import Pinner
+from unjam.loader.driver.auto_size import AutoSizer
 from unjam.loader.driver.delivered import CannotLoad
 from unjam.loader.driver.driver import Driver
 from unjam.loader.driver.inline import InlineDriver
@@ -48,7 +50,22 @@ from unjam.system.memory_limits import available_memory
 BUDGET_SHARE = 0.25
 
 
-class InlineIterator(private.InlineIterator):  # type: ignore[misc] # torch's class has no type here
+class _Next:
+    """torch's `__next__`, but without its profiler range when no profiler runs."""
+
+    _iterable: bool
+    _num_yielded: int
+    _next_data: Callable[[], Any]
+
+    def __next__(self) -> Any:
+        if self._iterable or private.profiler_enabled():
+            return super().__next__()  # type: ignore[misc] # torch's
+        data = self._next_data()
+        self._num_yielded += 1
+        return data
+
+
+class InlineIterator(_Next, private.InlineIterator):  # type: ignore[misc] # torch's class has no type here
     """`num_workers=0`."""
 
     def __init__(self, loader: Any) -> None:
@@ -67,33 +84,24 @@ class InlineIterator(private.InlineIterator):  # type: ignore[misc] # torch's cl
             dataclasses.replace(spec, start_at=progress.worker_positions.get(0)),
             _settings(loader, options),
             state.recorder,
-            state.payloads.reports.warn_once,
+            state.payloads.reports,
             (self._pin_memory_device,) if self._pin_memory else None,
             progress,
             _mover(options, state),
         )
+        self._iterable = self._dataset_kind == private.DatasetKind.Iterable
         self._on_device = options.on_device
         self._sampler = stateful_sampler(loader)
-        if self._driver.skipped:
-            state.payloads.reports.skipped(*self._driver.skipped)
         _name_epoch(state, options)
         state.progress = progress
         resumption.finish()
         self._function = options.function
 
-    def __next__(self) -> Any:
-        # torch's `__next__`, but without its profiler range when no profiler runs
-        if self._dataset_kind == private.DatasetKind.Iterable or private.profiler_enabled():
-            return super().__next__()
-        data = self._next_data()
-        self._num_yielded += 1
-        return data
-
     def _next_data(self) -> Any:
         return self._driver.next(_draw(self), self._function, self._on_device)
 
 
-class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
+class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # as above
     """`num_workers` > 0. `begun`: when it was requested, in monotonic nanoseconds."""
 
     def __init__(self, loader: Any, begun: int) -> None:
@@ -121,19 +129,22 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         mixed = 0 < self._here < self._num_workers
         self._elastic = (self._sizer is not None or mixed) and not self._iterable
         if self._sizer is not None:
-            most = self._opener.most_workers(self._spec)
-            if most is not None:
-                self._here = 0  # all of them run elsewhere
-                self._sizer.use_cluster(most)
-            # places for the most workers possible; iterables use the best size so far
-            size = self._sizer.limits if self._elastic else self._sizer.setting
-            self._num_workers, self._prefetch_factor = size.workers, size.depth
-            if self._iterable:
-                self._num_workers = resumption.workers(size.workers, self._sizer.limits.workers)
+            self._use_sizer(self._sizer, resumption)
         self._base_seed: int = resumption.seed(int(self._base_seed), self._num_workers, by_batch=self._elastic)
         self._resumption: Resumption | None = resumption
         self._open(loader)
         self._reset(loader, first_iter=True)
+
+    def _use_sizer(self, sizer: AutoSizer, resumption: Resumption) -> None:
+        most = self._opener.most_workers(self._spec)
+        if most is not None:
+            self._here = 0  # all of them run elsewhere
+            sizer.use_cluster(most)
+        # places for the most workers possible; iterables use the best size so far
+        size = sizer.limits if self._elastic else sizer.setting
+        self._num_workers, self._prefetch_factor = size.workers, size.depth
+        if self._iterable:
+            self._num_workers = resumption.workers(size.workers, sizer.limits.workers)
 
     def _open(self, loader: Any) -> None:
         """Make a pool and its driver; again if an error closed the previous ones."""
@@ -210,13 +221,6 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         self._driver.begin(_draw(self), self._shared_seed, progress)
         state.progress = progress
         resumption.finish()
-
-    def __next__(self) -> Any:
-        if self._iterable or private.profiler_enabled():
-            return super().__next__()  # see InlineIterator
-        data = self._next_data()
-        self._num_yielded += 1
-        return data
 
     def _next_data(self) -> Any:
         try:

@@ -73,7 +73,8 @@ def _yes_or_no(text: str) -> bool:
     return {"True": True, "False": False}[text]
 
 
-def _suggestion(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return the end of an error message that names the known word that is most like `word`; else an empty text."""
     near = difflib.get_close_matches(word, known, 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -199,13 +200,6 @@ class LoaderOptions:
         if not isinstance(self.profile, bool):
             raise TypeError(f"profile should be True or False, but got profile={self.profile!r}")
 
-    def check_folder(self) -> None:
-        """Raise FileNotFoundError if the error log's folder does not exist. Only at first: the program may change directory later."""
-        if self.error_log is not None:
-            folder = os.path.dirname(os.path.abspath(os.fspath(self.error_log)))
-            if not os.path.isdir(folder):
-                raise FileNotFoundError(f"error_log={os.fspath(self.error_log)!r}: the folder {folder} does not exist")
-
     @classmethod
     def from_keywords(cls, keywords: Mapping[str, Any], others: Iterable[str] = ()) -> LoaderOptions:
         """Make options from keywords; raise TypeError, with a suggestion, for an unknown name.
@@ -214,21 +208,14 @@ class LoaderOptions:
         """
         unknown = next((name for name in keywords if name not in DEFAULTS), None)
         if unknown is not None:
-            hint = _suggestion(unknown, [*DEFAULTS, *others])
+            hint = suggestion(unknown, [*DEFAULTS, *others])
             raise TypeError(f"DataLoader.__init__() got an unexpected keyword argument {unknown!r}{hint}")
         given = cls(**keywords)
-        given.check_folder()
+        # only now: the program may change directory later
+        folder = os.path.dirname(given.log_path or "")
+        if given.error_log is not None and not os.path.isdir(folder):
+            raise FileNotFoundError(f"error_log={os.fspath(given.error_log)!r}: the folder {folder} does not exist")
         return given
-
-    @staticmethod
-    def check_workers(number: Any) -> None:
-        """Raise if this is not a number of workers; torch's own error would not name the option."""
-        if isinstance(number, str) and number != "auto":
-            raise ValueError(
-                f'num_workers should be a number or "auto", but got {number!r}{_suggestion(number.lower(), ["auto"])}'
-            )
-        if not isinstance(number, str) and not hasattr(type(number), "__index__"):
-            raise TypeError(f'num_workers should be a number or "auto", but got {number!r}')
 
     @classmethod
     def of(cls, loader: Any) -> LoaderOptions:

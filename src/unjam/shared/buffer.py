@@ -35,8 +35,9 @@ from typing import TYPE_CHECKING, Any, cast
 from typing_extensions import override
 
 from unjam.system import memory
-from unjam.system.memory import Mapping, OwnedFd, ReceivedMemory, address_of
+from unjam.system.memory import Mapping, ReceivedMemory, address_of
 from unjam.system.memory_limits import available_memory
+from unjam.system.owned_fd import OwnedFd
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -67,15 +67,6 @@ def address_of(view: memoryview) -> int:
     return int(np.asarray(view).__array_interface__["data"][0])
 
 
-class OwnedFd(int):
-    """A descriptor that is closed when its last reference is gone."""
-
-    __slots__ = ()
-
-    def __del__(self, _close: Callable[[int], None] = os.close) -> None:
-        _close(int(self))
-
-
 class _MappedMemory:
     """A range of memory: address and size."""
 

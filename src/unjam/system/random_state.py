@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import array
 import base64
+import contextlib
 import ctypes
 import functools
 import json
@@ -20,7 +21,7 @@ import random
 import struct
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -45,6 +46,16 @@ def restore(states: Mapping[str, bytes]) -> None:
         if name == "numpy":
             import numpy.random  # noqa: PLC0415, F401 - optional; the state comes from a process that had loaded it
         set_state(_global(name), state)
+
+
+@contextlib.contextmanager
+def isolated_random_state() -> Iterator[None]:
+    """Restore, on exit, the random generators that torch seeds."""
+    before = capture()
+    try:
+        yield
+    finally:
+        restore(before)
 
 
 class Changes:

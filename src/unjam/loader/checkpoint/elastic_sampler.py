@@ -10,8 +10,8 @@ import torch.distributed
 from torch.utils.data import Sampler
 
 from unjam.errors import CannotResumeError
-from unjam.loader.worker.sample_random import mixed
-from unjam.loader.worker.spec import isolated_random_state, seed_batch
+from unjam.loader.worker.sample_random import mixed, seed_batch
+from unjam.system.random_state import isolated_random_state
 
 
 class ElasticSampler(Sampler[Any]):

@@ -44,11 +44,11 @@ from torch.utils.data import (
 from unjam.errors import CannotResumeError, UnjamWarning
 from unjam.loader.checkpoint.saved_state import GLOBAL, VERSION, checked, fields_checksum
 from unjam.loader.driver.delivered import Delivered, checksum
-from unjam.loader.driver.index_source import listed
 from unjam.loader.options import AutoWorkers
 from unjam.loader.state import LoaderState, own_of
+from unjam.loader.worker.job import indices_of
 from unjam.loader.worker.progress import as_plain, from_plain, is_stateful
-from unjam.loader.worker.spec import batch_seed
+from unjam.loader.worker.sample_random import batch_seed
 from unjam.system import random_state
 from unjam.system.object_graph import attributes
 
@@ -388,7 +388,7 @@ def _skip_one_by_one(indices: Iterator[Any], batches: int, *, batched: bool) -> 
             one = next(indices)
         except StopIteration:
             return number, drawn
-        drawn = checksum(listed(one) if batched else (one,), drawn)
+        drawn = checksum(indices_of(one, batched=batched), drawn)
     return batches, drawn
 
 
@@ -411,18 +411,8 @@ def _skip_in_blocks(sampler: BatchSampler, batches: int) -> tuple[Iterator[Any],
         if len(block) < wanted:
             break
     rest = copy.copy(sampler)
-    rest.sampler = _Rest(inner)
+    rest.sampler = inner
     return iter(rest), skipped, drawn
-
-
-class _Rest:
-    """The rest of a sampler's indices."""
-
-    def __init__(self, indices: Iterator[Any]) -> None:
-        self._indices = indices
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._indices
 
 
 def _warn(text: str) -> None:

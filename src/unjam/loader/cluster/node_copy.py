@@ -21,7 +21,8 @@ from typing import Any
 
 from unjam.deadlines import NAME_CONFLICT, NODE_COPY
 from unjam.loader.ship.shipping import Manifest
-from unjam.system.memory import Mapping, OwnedFd, create, create_sealable
+from unjam.system.memory import Mapping, create, create_sealable
+from unjam.system.owned_fd import OwnedFd
 from unjam.system.private_files import is_own_peer
 
 _PIECE = 64 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from unjam.system.memory import OwnedFd
+from unjam.system.owned_fd import OwnedFd
 
 
 class Waker:

@@ -68,12 +68,13 @@ class Driver:
         self._table = BatchTable(pool.arrivals)
         self._transfer.requests = self._table.requests
         self._indices = IndexSource(settings, spares=settings.policy.may_replace and not machine.config.iterable)
-        self._stalls = StallDetector.over(pool, settings.sample_timeout, settings.warn_after)
+        self._stalls = StallDetector(pool, settings.sample_timeout, settings.warn_after)
         self._incidents = Incidents(pool, machine.config, self._on_error, recorder, settings)
         # The engine's decisions that are not carried out yet, and the one that `next` acts on.
         self._todo: deque[act.Action] = deque()
         self._outcome: act.Deliver | act.End | act.GiveUp | None = None
-        self._epochs = self._delivered = 0
+        self._has_begun = False
+        self._delivered = 0
         self._positions = WorkerPositions()
         self.lock = ConsumerLock()
         self._owner = os.getpid()
@@ -85,21 +86,20 @@ class Driver:
 
     # -- called by the iterator --------------------------------------------------------------------
 
-    def begin(self, draw: Callable[[], Any], shared_seed: int | None = None, progress: Delivered | None = None) -> None:
+    def begin(self, draw: Callable[[], Any], shared_seed: int | None, progress: Delivered) -> None:
         """Begin an epoch; `draw` returns the next indices or raises StopIteration.
 
         `progress`: counts what is delivered; already part-way if the epoch resumes another run's.
         """
         self.lock.check_idle()
         self._interrupted, self._opened = False, None
-        if self._epochs:
+        if self._has_begun:
             self._record_deaths_between_epochs()
             self._forget_last_epoch()
-        progress = Delivered(self._epochs + 1) if progress is None else progress
-        self._positions.begin(progress, first=not self._epochs)
-        if self._epochs:
+        self._positions.begin(progress, first=not self._has_begun)
+        if self._has_begun:
             self.pool.begin_epoch(shared_seed, progress.epoch)
-        self._epochs += 1
+        self._has_begun = True
         self._indices.begin(progress)
         self._recorder.begin(self.pool, self._machine.config.workers, self._settings.expected)
         if self._sizer is not None:
@@ -292,8 +292,7 @@ class Driver:
         if outcome.reason is act.Reason.TIMED_OUT:
             raise self._incidents.timed_out(next(iter(self._owed()), None))
         if outcome.reason is act.Reason.UNREADY:
-            worker = outcome.worker if outcome.worker is not None else 0
-            error, loading = self._incidents.not_ready(worker)
+            error, loading = self._incidents.not_ready(outcome.worker)
             self._close()
             # nothing was delivered yet, so we can use the drawn indices again
             if loading and self._delivered == 0:

@@ -10,6 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from unjam.errors import LoaderTimeoutError, SampleTimeoutError, UnjamError, WorkerDiedError
+from unjam.loader.driver import worker_words
 from unjam.loader.driver.on_error import OnErrorPolicy, error_of
 from unjam.loader.driver.recorder import Recorder
 from unjam.loader.driver.settings import DriverSettings
@@ -23,13 +24,14 @@ from unjam.loader.pool.protocol import Pool
 from unjam.loader.transport.status_page import Stage
 from unjam.loader.worker.job import SINGLY, SampleFailure
 from unjam.loader.worker.messages import BatchRequest
+from unjam.system.logs import log
 
 if TYPE_CHECKING:
     from unjam.loader.failures.incident import Incident
 
 
 class Incidents:
-    """Reports what happens to the workers of one pool. Imports the code for evidence on first use."""
+    """Reports what happens to the workers of one pool."""
 
     def __init__(
         self,
@@ -66,8 +68,6 @@ class Incidents:
         last_exit = self._pool.last_exit(event.worker)
         if last_exit is None or last_exit.said_goodbye:
             return
-        from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
-
         restarted = any(isinstance(action, act.Start) and action.worker == event.worker for action in decided)
         shrunk = any(isinstance(action, act.Shrink) for action in decided)
         given_up = any(isinstance(action, act.GiveUp) for action in decided)
@@ -90,7 +90,7 @@ class Incidents:
 
     def died(self, outcome: act.GiveUp) -> UnjamError:
         """Return what to raise when the epoch cannot continue."""
-        incident = self._exit_incidents.get(outcome.worker if outcome.worker is not None else -1)
+        incident = self._exit_incidents.get(outcome.worker)
         if incident is None:
             return WorkerDiedError(f"a worker is gone; {outcome.reason.value}")
         if outcome.worker in self._overdue:
@@ -100,8 +100,6 @@ class Incidents:
         return self._died_error(incident, outcome.reason)
 
     def _died_error(self, incident: Incident, reason: Reason) -> WorkerDiedError:
-        from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
-
         first, *rest = worker_words.lines(incident).splitlines()
         known = reason in _HELP and not (
             reason is Reason.DIED_REPEATEDLY and self._on_error.policy.always is not Decision.RAISE
@@ -147,9 +145,6 @@ class Incidents:
 
     def warn(self, worker: int, work: BatchRequest | None) -> None:
         """Warn that no batch has come for a long time, and explain why."""
-        from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
-        from unjam.system.logs import log  # noqa: PLC0415 - as above
-
         incident = self._stalled_incident(worker, work, "silence")
         self._recorder.incident(incident)
         log.warning("no progress: %s", worker_words.lines(incident))
@@ -171,8 +166,6 @@ class Incidents:
         text = f"DataLoader timed out after {self._timeout:g} seconds"
         if oldest is None:
             return LoaderTimeoutError(text)
-        from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
-
         incident = self._stalled_incident(*oldest, "silence")
         self._recorder.incident(incident)
         problem = LoaderTimeoutError(f"{text}: {worker_words.lines(incident)}")
@@ -180,15 +173,11 @@ class Incidents:
         return problem
 
     def _stalled_incident(self, worker: int, work: BatchRequest | None, kind: str) -> Incident:
-        from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
-
         return worker_words.stillness(
             self._pool, worker, work, iterable=self._iterable, kind=kind, dataset=self._recorder.dataset
         )
 
     def _timeout_error(self, incident: Incident, more: str = "") -> SampleTimeoutError:
-        from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
-
         problem = SampleTimeoutError(
             f"over sample_timeout={self._sample_timeout:g}{more}: {worker_words.lines(incident)}"
         )

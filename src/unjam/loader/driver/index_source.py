@@ -8,8 +8,9 @@ from typing import Any
 
 from unjam.loader.driver.delivered import Delivered, checksum
 from unjam.loader.driver.settings import DriverSettings
+from unjam.loader.worker.job import indices_of
 from unjam.loader.worker.messages import BatchRequest
-from unjam.loader.worker.spec import batch_seed
+from unjam.loader.worker.sample_random import batch_seed
 
 # how many earlier indices a batch gets as replacements for its failed samples
 MOST_SPARES = 8
@@ -73,7 +74,7 @@ class IndexSource:
         if self._batched and type(index) is not list and isinstance(index, Iterator):
             index = list(index)
         # copy the indices now: samplers may reuse their lists
-        indices = listed(index) if self._batched else (index,)
+        indices = indices_of(index, batched=self._batched)
         spares = tuple(self._recent) if self._keeps_spares else ()
         if self._keeps_spares:
             self._recent.extend(indices)
@@ -88,16 +89,7 @@ class IndexSource:
             seed=seed,
             index=index,
             indices=indices,
-            batched=self._batched,
             spares=spares,
             drawn=self._drawn,
             sampler_state=None if state is None else state(len(indices)),
         )
-
-
-def listed(index: Any) -> tuple[Any, ...]:
-    """Return a batch's indices; an index that is not iterable counts as one."""
-    try:
-        return tuple(index)
-    except TypeError:
-        return (index,)

@@ -22,22 +22,26 @@ from unjam.loader.driver.recorder import Recorder
 from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.engine.policy import Decision
 from unjam.loader.pool.batch_result import BatchReport
+from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.transport.collating import checked, is_default
+from unjam.loader.transport.status_page import Stage
 from unjam.loader.worker.failure_policy import RecoveryContext
-from unjam.loader.worker.fetching import IterableFetcher, NoHeartbeats, make_fetcher
+from unjam.loader.worker.fetching import make_fetcher
 from unjam.loader.worker.job import BatchJob, Emptied, IterableEnded, RaiseFailure, SampleFailure
 from unjam.loader.worker.messages import BatchRequest
 from unjam.loader.worker.progress import WorkerPosition
-from unjam.loader.worker.spec import WorkerInput, WorkerSpec, isolated_random_state
+from unjam.loader.worker.spec import WorkerInput, WorkerSpec
 from unjam.loader.worker.transforms import Transforms
+from unjam.system.random_state import isolated_random_state
 from unjam.system.torch_private import pin_memory
 
 
-class InlineContext(NoHeartbeats, RecoveryContext):
+class InlineContext(RecoveryContext):
     """What recovery needs when there is no worker: it asks the user's function directly."""
 
     def __init__(self, decide: Callable[[int, SampleFailure], Decision], warn_once: Callable[[str], None]) -> None:
-        super().__init__()
+        self.words = [0] * 8
+        self.heartbeat = _ignore_heartbeat
         self._decide = decide
         self._warn_once = warn_once
 
@@ -53,6 +57,10 @@ class InlineContext(NoHeartbeats, RecoveryContext):
         """Do nothing: nothing was written."""
 
 
+def _ignore_heartbeat(stage: Stage, batch: int, position: int = -1) -> None:
+    """Do nothing: nothing watches inline loading."""
+
+
 class InlineDriver:
     """Makes batches in the training process. `pin`: (device,) if the user wants pinned memory."""
 
@@ -62,25 +70,26 @@ class InlineDriver:
         spec: WorkerSpec,
         settings: DriverSettings,
         recorder: Recorder,
-        warn_once: Callable[[str], None],
+        reports: WorkerReports,
         pin: tuple[str | None] | None,
-        progress: Delivered | None = None,
-        mover: Mover | None = None,
+        progress: Delivered,
+        mover: Mover | None,
     ) -> None:
         self._mover = mover
         self._transfer = mover or Transfer()
         self._on_error = OnErrorPolicy(settings.policy, recorder)
-        context = InlineContext(self._on_error.ask, warn_once)
+        context = InlineContext(self._on_error.ask, reports.warn_once)
         collate = worker_input.collate_fn
         tolerant = collate if is_default(collate) else None
-        self._fetcher = make_fetcher(worker_input, spec, context, context, collate=checked(collate), tolerant=tolerant)
+        self._fetcher = make_fetcher(worker_input, spec, context, collate=checked(collate), tolerant=tolerant)
         self._indices = IndexSource(settings, spares=settings.policy.may_replace)
+        self._batched = settings.batched
         self._recorder = recorder
         self._pin = pin
         # with seeds of its own for each sample, loading must leave the program's generators as they are
         self._isolates = spec.sample_seed is not None
-        self._progress = Delivered(1) if progress is None else progress
-        self._indices.begin(self._progress)
+        self._progress = progress
+        self._indices.begin(progress)
         self._note()  # the dataset is the program's own object, and may be at its end
         # drawn but not made yet: Ctrl-C must not lose it
         self._drawn: BatchRequest | None = None
@@ -96,12 +105,8 @@ class InlineDriver:
             weakref.finalize(self, recorder.profiler.rest).atexit = False
         if settings.sample_timeout is not None:
             recorder.say("inline", "sample_timeout needs workers: nothing can stop a sample in this process")
-
-    @property
-    def skipped(self) -> tuple[int, float] | None:
-        """How many samples of a stream were read again to resume, and the seconds that took."""
-        fetcher = self._fetcher
-        return (fetcher.skipped, fetcher.skipping) if isinstance(fetcher, IterableFetcher) and fetcher.skipped else None
+        if self._fetcher.skipped:
+            reports.skipped(self._fetcher.skipped, self._fetcher.skipping)
 
     def next(
         self,
@@ -177,7 +182,7 @@ class InlineDriver:
 
     def _make(self, request: BatchRequest) -> tuple[BatchJob, Any, bool, bool] | None:
         """Make a batch: what is known of it, the batch, whether it is empty, whether it raises. None: the stream has ended."""
-        job = BatchJob(request.batch, request.number, request.index, request.spares, batched=request.batched)
+        job = BatchJob(request.batch, request.number, request.index, request.spares, batched=self._batched)
         try:
             with isolated_random_state() if self._isolates else contextlib.nullcontext():
                 return job, self._fetcher.fetch(job), False, False

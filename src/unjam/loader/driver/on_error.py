@@ -53,10 +53,7 @@ class OnErrorPolicy:
 
     def decide(self, batch: int, failed: SampleFailure) -> Decision:
         """Decide about a sample that killed its worker."""
-        decision = self.policy.decide(failed.tries)
-        if decision is None:
-            decision = self.policy.bounded(self.ask(batch, failed), failed.tries)
-        return decision
+        return self.policy.decide(failed.tries, lambda: self.ask(batch, failed))
 
     def leave_out(self, batch: int, failed: SampleFailure) -> None:
         """Remember a failure whose batch is made again without its sample."""
@@ -94,10 +91,7 @@ class OnErrorPolicy:
         self, batch: int, failures: list[SampleFailure], worker: int | None, *, cut_short: bool
     ) -> BaseException | None:
         """Record the failures after the last batch of an iterable that ended; return what to raise."""
-        errors, broken = self._collect(batch, failures)
-        problem: BaseException | None = broken
-        for error in errors:
-            problem = self._recorder.failed(error) or problem
+        problem = self.finish_batch(batch, failures, empty=False, raises=False)
         if cut_short:
             self._recorder.say(
                 "cut short",

@@ -7,6 +7,7 @@ log has all of them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import traceback
 import weakref
@@ -42,7 +43,7 @@ class Recorder:
     """Counts and records. `max_errors`: a number of samples, or a fraction of an epoch."""
 
     def __init__(self, error_log: str | None, max_errors: float | None, dataset: str, *, profile: bool = False) -> None:
-        self._settings = (error_log, max_errors, dataset, profile)
+        self._copy = functools.partial(Recorder, error_log, max_errors, dataset, profile=profile)
         # called for every delivered batch
         self.tap: Callable[[BatchRequest, BatchReport], None] | None = None
         self._error_log = error_log
@@ -74,7 +75,7 @@ class Recorder:
 
     def __reduce__(self) -> Any:
         # a copy of a loader has its own record
-        return _anew, self._settings
+        return self._copy, ()
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -251,10 +252,6 @@ class Recorder:
             if self._log_works:
                 log.warning("the error log %s cannot be written: %s; training continues", self._error_log, error)
             self._log_works = False
-
-
-def _anew(error_log: str | None, max_errors: float | None, dataset: str, profile: bool) -> Recorder:  # noqa: FBT001
-    return Recorder(error_log, max_errors, dataset, profile=profile)
 
 
 def incident_of(error: SampleError, dataset: str) -> Incident:

@@ -8,8 +8,6 @@ count.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from unjam.deadlines import STALL_CHECK, SUSPENDED_GAP
 from unjam.loader.engine import events as ev
 from unjam.loader.pool.protocol import Pool
@@ -25,7 +23,6 @@ MAX_IDLE = 10.0
 MIN_INTERVAL = 0.05
 
 
-@dataclass(slots=True)
 class StallDetector:
     """Finds workers that make no progress.
 
@@ -33,25 +30,20 @@ class StallDetector:
     a warning, or None for no warnings.
     """
 
-    pool: Pool
-    sample_timeout: float | None
-    warn_after: float | None
-    # each worker's last heartbeat, and when it was first seen
-    _seen: dict[int, tuple[Heartbeat, float]]
-    _last: float
-    _next_warning: float
-    # seconds between two checks
-    interval: float
-
-    @classmethod
-    def over(cls, pool: Pool, sample_timeout: float | None, warn_after: float | None) -> StallDetector:
-        """Return a detector that has seen nothing yet."""
-        interval = STALL_CHECK.seconds
+    def __init__(self, pool: Pool, sample_timeout: float | None, warn_after: float | None) -> None:
+        self._pool = pool
+        self._sample_timeout = sample_timeout
+        self._warn_after = warn_after
+        # each worker's last heartbeat, and when it was first seen
+        self._seen: dict[int, tuple[Heartbeat, float]] = {}
+        self._last = 0.0
+        self._next_warning = warn_after or 0.0
+        # seconds between two checks
+        self.interval = STALL_CHECK.seconds
         if sample_timeout is not None:
-            interval = min(interval, max(MIN_INTERVAL, sample_timeout / 4))
+            self.interval = min(self.interval, max(MIN_INTERVAL, sample_timeout / 4))
         if warn_after is not None:
-            interval = min(interval, max(MIN_INTERVAL, warn_after / 2))
-        return cls(pool, sample_timeout, warn_after, {}, 0.0, warn_after or 0.0, interval)
+            self.interval = min(self.interval, max(MIN_INTERVAL, warn_after / 2))
 
     def due(self, now: float) -> bool:
         """Return whether it is time for a check."""
@@ -66,14 +58,14 @@ class StallDetector:
         events: list[ev.Event] = []
         before, self._seen = self._seen, {}
         for worker, works in owed.items():
-            heartbeat = self.pool.heartbeat(worker)
+            heartbeat = self._pool.heartbeat(worker)
             if heartbeat is None:
                 continue
             known, first = before.get(worker, (None, now))
             same = known == heartbeat
             paused = gap > self.interval + SUSPENDED_GAP.seconds
             self._seen[worker] = (heartbeat, first if same and not paused else now)
-            if same and self.pool.suspended(worker):
+            if same and self._pool.suspended(worker):
                 events.append(ev.Suspended(worker))
                 self._seen[worker] = (heartbeat, now)
             elif same and not paused and heartbeat.stage is Stage.IDLE and now - first > MAX_IDLE and works[0].sent_to:
@@ -82,7 +74,7 @@ class StallDetector:
                 self._seen[worker] = (heartbeat, now)
             elif same and not paused and self._over_time(now, heartbeat, first, works):
                 events.append(ev.Overdue(worker, heartbeat.batch))
-        if self.warn_after is not None and waited >= self._next_warning and owed:
+        if self._warn_after is not None and waited >= self._next_warning and owed:
             self._next_warning *= 2
             worker = min(owed, key=lambda number: owed[number][0].batch)
             events.append(ev.Silence(worker, owed[worker][0].batch))
@@ -90,16 +82,16 @@ class StallDetector:
 
     def rest(self, waited: float) -> None:
         """Record that the consumer got a batch; if the wait was short, reset the time of the next warning."""
-        if self.warn_after is not None and waited < self.warn_after:
-            self._next_warning = self.warn_after
+        if self._warn_after is not None and waited < self._warn_after:
+            self._next_warning = self._warn_after
 
     def _over_time(self, now: float, heartbeat: Heartbeat, first: float, works: list[BatchRequest]) -> bool:
-        if self.sample_timeout is None or heartbeat.stage not in _OWN_TIME:
+        if self._sample_timeout is None or heartbeat.stage not in _OWN_TIME:
             return False
         work = next((work for work in works if work.batch == heartbeat.batch), None)
         if work is None:
             return False
-        allowed = self.sample_timeout
+        allowed = self._sample_timeout
         if heartbeat.stage is not Stage.GETITEM or heartbeat.position < 0:
             # it processes the whole batch at once
             allowed *= max(1, len(work.indices))

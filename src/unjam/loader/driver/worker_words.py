@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unjam.errors import place
-from unjam.loader.failures.incident import Incident, plain
 from unjam.loader.pool.protocol import Pool, WorkerExit
 from unjam.loader.transport.status_page import Heartbeat, Stage
 from unjam.loader.worker.messages import BatchRequest
-from unjam.system import exits, stacks
+from unjam.system import exits
+
+if TYPE_CHECKING:
+    from unjam.loader.failures.incident import Incident
 
 _STAGE_NAMES = {
     Stage.STARTING: "init",
@@ -71,6 +73,8 @@ def doing(heartbeat: Heartbeat, about: CurrentSample, worker: int) -> str:
 
 def story(last_exit: WorkerExit, about: CurrentSample, *, decision: str, dataset: str) -> Incident:
     """Return the incident for a worker that exited."""
+    from unjam.loader.failures.incident import Incident, plain  # noqa: PLC0415 - only when something fails
+
     end = exits.decode(last_exit.code)
     heartbeat = last_exit.heartbeat
     killed_for = f"killed for memory ({last_exit.memory})" if last_exit.memory else end.words
@@ -102,6 +106,8 @@ def stillness(
     pool: Pool, worker: int, request: BatchRequest | None, *, iterable: bool, kind: str, dataset: str
 ) -> Incident:
     """Return the incident for a live worker that sends no batch, with its stack."""
+    from unjam.loader.failures.incident import Incident, plain  # noqa: PLC0415 - only when something fails
+
     heartbeat, pid = pool.heartbeat(worker), pool.pid(worker)
     if heartbeat is None or pid is None:
         return Incident(kind=kind, what=f"worker {worker} is being replaced", worker=worker, dataset=dataset)
@@ -142,5 +148,7 @@ def lines(incident: Incident) -> str:
 
 
 def _stack(text: str) -> str:
+    from unjam.system import stacks  # noqa: PLC0415 - only when something fails
+
     stack = stacks.main_stack(text)
     return "" if stack is None else "\n".join(stacks.user_part(stack).lines())

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 class Reason(enum.Enum):
     """Why a worker is stopped or the epoch is given up; part of the message."""
 
-    CLOSED = "the loader was closed"
     EXHAUSTED = "its iterable has ended"
     TOO_MANY = "fewer workers are enough"
     SILENT = "a sample took longer than sample_timeout"
@@ -108,11 +107,10 @@ class Shrink:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """End the epoch with an error; `worker` and `batch` say where, if known."""
+    """End the epoch with an error; `worker`: the one that caused it, or -1."""
 
     reason: Reason
-    worker: int | None = None
-    batch: int | None = None
+    worker: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,16 @@ from unjam.loader.engine.actions import AskPolicy, Reason
 from unjam.loader.engine.events import Cause, Death
 from unjam.loader.engine.ledger import InFlight
 
+# this many deaths blame a sample, unless workers are killed at random
+BLAME_AFTER = 2
 # after this many suspects that succeeded later, two more deaths are needed, not one
 MANY_PASSED = 4
 
 
 @dataclass(slots=True)
 class Blame:
-    """The evidence so far. `blame_after`: how many deaths blame a sample, unless workers are killed at random."""
+    """The evidence so far."""
 
-    blame_after: int
     passed_later: int = 0
 
     def passed(self, entry: InFlight) -> None:
@@ -57,5 +58,5 @@ class Blame:
 
     def _enough(self) -> int:
         if self.passed_later == 0:
-            return self.blame_after
-        return self.blame_after + (1 if self.passed_later < MANY_PASSED else 2)
+            return BLAME_AFTER
+        return BLAME_AFTER + (1 if self.passed_later < MANY_PASSED else 2)

@@ -16,13 +16,7 @@ class Config:
     keeps_workers: bool = False
     budget: int | None = None
     restarts: bool = True
-    blame_after: int = 2
     max_restarts: int = 1000
-    # Deaths in a row before a worker's first sample, after which we give up: for a worker that was
-    # never ready, and for a replacement of one that was, or one whose machine went away.
-    failed_starts_at_first: int = 3
-    failed_starts_later: int = 10
-    continue_most: int = 3
 
     @property
     def most_in_flight(self) -> int:

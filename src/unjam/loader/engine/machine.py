@@ -33,6 +33,12 @@ from unjam.loader.engine.config import Config
 from unjam.loader.engine.events import Cause
 from unjam.loader.engine.ledger import InFlight, Ledger, WorkerRecord
 
+# We give up after this many consecutive deaths before the first sample: of a worker that was never
+# ready; of one that was ready before, or whose machine is gone.
+FAILED_STARTS_AT_FIRST, FAILED_STARTS_LATER = 3, 10
+# after this many consecutive suspensions, a worker is replaced
+CONTINUE_MOST = 3
+
 
 @dataclass(slots=True)
 class Machine:
@@ -48,7 +54,7 @@ class Machine:
     wanting: bool = False
     over: bool = False
     closed: bool = False
-    blame: Blame = field(init=False)
+    blame: Blame = field(default_factory=Blame)
     restarts: int = 0
     retired: int = 0
     largest: int = 0
@@ -58,7 +64,6 @@ class Machine:
 
     def __post_init__(self) -> None:
         self.workers = [WorkerRecord() for _ in range(self.config.workers)]
-        self.blame = Blame(self.config.blame_after)
 
     def handle(self, event: ev.Event) -> list[Action]:
         """Handle one event; return what to do about it, in order."""
@@ -254,20 +259,18 @@ class Machine:
         if not owed and (self.over or self.sampler_ended):
             return []  # it had nothing left to do in this epoch
         if not self.config.restarts and event.cause is not Cause.SILENT:
-            return self._give_up(Reason.DIED, worker, owed[0] if owed else None)
+            return self._give_up(Reason.DIED, worker)
         entry = self.ledger.entries.get(event.batch) if event.batch in owed else None
         # a stream resumes after its last batch that arrived, but the sample that kills its worker cannot be skipped
         if self.config.iterable and record.active and (event.cause is Cause.SILENT or (entry and entry.deaths)):
-            return self._give_up(Reason.CANNOT_REPLAY, worker, owed[0] if owed else None)
+            return self._give_up(Reason.CANNOT_REPLAY, worker)
         record.failed_starts = 0 if event.prepared else record.failed_starts + 1
         came_and_went = record.was_ready or event.cause is Cause.MACHINE  # nothing says that it cannot start
-        if record.failed_starts >= (
-            self.config.failed_starts_later if came_and_went else self.config.failed_starts_at_first
-        ):
+        if record.failed_starts >= (FAILED_STARTS_LATER if came_and_went else FAILED_STARTS_AT_FIRST):
             return self._give_up(Reason.NEVER_READY, worker)
         self.restarts += 1
         if self.restarts > self.config.max_restarts:
-            return self._give_up(Reason.TOO_MANY_DEATHS, worker, owed[0] if owed else None)
+            return self._give_up(Reason.TOO_MANY_DEATHS, worker)
         questions = self.blame.record_death(event, entry)
         if (
             event.cause is Cause.MEMORY
@@ -321,7 +324,7 @@ class Machine:
         if not record.alive:
             return []
         record.suspended += 1
-        if record.suspended <= self.config.continue_most:
+        if record.suspended <= CONTINUE_MOST:
             return [act.Continue(event.worker)]
         record.suspended = 0
         return [act.Stop(event.worker, Reason.SUSPENDED)]
@@ -338,20 +341,20 @@ class Machine:
         self.wanting = False
         return [act.GiveUp(Reason.TIMED_OUT)]
 
-    def _give_up(self, reason: Reason, worker: int | None = None, batch: int | None = None) -> list[Action]:
+    def _give_up(self, reason: Reason, worker: int) -> list[Action]:
         self.over = self.sampler_ended = True
         self.wanting = False
         drops = [act.Drop(lost) for lost in sorted(self.ledger.entries)]
         self.ledger.entries.clear()
         for record in self.workers:
             record.undelivered = 0
-        return [*drops, act.GiveUp(reason, worker, batch)]
+        return [*drops, act.GiveUp(reason, worker)]
 
     def _close(self, _: ev.Closed) -> list[Action]:
+        # the driver gives the memory of all batches back and closes the pool
         self.closed = self.over = True
-        todo: list[Action] = [act.Drop(batch) for batch in sorted(self.ledger.entries)]
         self.ledger.entries.clear()
-        return todo + [act.Stop(n, Reason.CLOSED) for n, record in enumerate(self.workers) if record.alive]
+        return []
 
     # -- for tests ---------------------------------------------------------------------------------
 

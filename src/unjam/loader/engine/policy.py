@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -33,14 +34,7 @@ class Policy:
         """Whether another sample may replace a failed one."""
         return self.always in (Decision.REPLACE, None)
 
-    def decide(self, tries: int) -> Decision | None:
-        """What to do about a sample that failed `tries` times; None: ask the user's function."""
-        if self.always is Decision.RETRY:
-            return self.bounded(Decision.RETRY, tries)
-        return self.always
-
-    def bounded(self, decision: Decision, tries: int) -> Decision:
-        """Limit retries: after `retries` of them the failure is raised."""
-        if decision is Decision.RETRY and tries > self.retries:
-            return Decision.RAISE
-        return decision
+    def decide(self, tries: int, ask: Callable[[], Decision]) -> Decision:
+        """What to do about a sample that failed `tries` times. `ask`: calls the user's function."""
+        decision = ask() if self.always is None else self.always
+        return Decision.RAISE if decision is Decision.RETRY and tries > self.retries else decision

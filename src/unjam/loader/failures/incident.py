@@ -19,7 +19,7 @@ from unjam.system.masking import without_secrets
 from unjam.system.printable import json_text
 from unjam.version import __version__
 
-VERSION = 1
+SCHEMA = 1
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _LAST_FRAME = re.compile(r'^[ \t]*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
 
@@ -64,12 +64,12 @@ class Incident:
     seed: int | None = None
     rank: str | None = field(default_factory=lambda: os.environ.get("RANK"))
     parent: int = field(default_factory=os.getpid)
-    version: int = VERSION
+    schema: int = SCHEMA
 
     def to_json(self) -> str:
         """Return one line of JSON."""
         kept = {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, "", ())}
-        kept |= {"schema": self.version, "unjam": __version__}
+        kept["unjam"] = __version__
         return json_text(without_secrets(kept), default=repr)
 
     @classmethod
@@ -121,7 +121,7 @@ class Incident:
 
 
 MAX_TEXT, MAX_SAMPLES = 20_000, 4096
-_INTEGERS = {"batch", "epoch", "seed", "yielded", "worker", "pid", "tries", "exit_code", "parent", "version"}
+_INTEGERS = {"batch", "epoch", "seed", "yielded", "worker", "pid", "tries", "exit_code", "parent", "schema"}
 _INDICES = {"sample", "replacement"}
 
 

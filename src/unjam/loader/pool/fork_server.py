@@ -10,13 +10,13 @@ import atexit
 import contextlib
 import functools
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from multiprocessing import process, spawn
 from typing import TypeVar
 
@@ -26,17 +26,87 @@ from unjam.loader.transport.channel import Channel, ChannelClosed, Frame, pair
 from unjam.loader.worker import server
 from unjam.loader.worker.forker import Fork, Forked, NotForked
 from unjam.loader.worker.thread_limits import thread_environment
+from unjam.system.owned_fd import OwnedFd
 
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class ForkedWorker:
-    """A worker just forked. `status_fd`: pipe for its exit status. `pidfd`: None if unsupported."""
+class ForkServerProcess:
+    """A worker that the fork server forked. It is not our child, but has the interface of a multiprocessing process."""
 
-    pid: int
-    status_fd: int
-    pidfd: int | None
+    daemon = True
+
+    def __init__(self, worker: int, pid: int, fds: list[int]) -> None:
+        """`fds`: the pipe for its exit status and, if supported, its pidfd."""
+        self.name = f"unjam-worker-{worker}"
+        self.pid: int | None = pid
+        self._status_fd: OwnedFd | None = OwnedFd(fds[0])
+        self._pidfd = OwnedFd(fds[1]) if len(fds) > 1 else None
+        self._exitcode: int | None = None
+        self._owner = os.getpid()
+
+    @property
+    def sentinel(self) -> int:
+        """A descriptor that becomes readable when the worker has ended."""
+        if self._status_fd is None:
+            raise ValueError("the process has ended and its descriptors are closed")
+        return self._status_fd
+
+    @property
+    def exitcode(self) -> int | None:
+        """The exit code, or None while it runs."""
+        self._read_exit_code(0)
+        return self._exitcode
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self.exitcode is None
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it exits, at most `timeout` seconds; None: without limit."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while self._exitcode is None and (until is None or time.monotonic() < until):
+            self._read_exit_code(SIGKILL_GRACE.seconds if until is None else max(0.0, until - time.monotonic()))
+        self._read_exit_code(0)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._exitcode is not None or self._owner != os.getpid() or self.pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, number)
+            else:
+                os.kill(self.pid, number)
+
+    def _read_exit_code(self, seconds: float) -> None:
+        if self._status_fd is None or self._exitcode is not None:
+            return
+        poller = select.poll()
+        poller.register(self._status_fd, select.POLLIN)
+        if not poller.poll(max(0, int(seconds * 1000))):
+            return
+        text = os.read(self._status_fd, 64)
+        # an empty read means that the server died, and the kernel killed its workers
+        self._exitcode = int(text) if text else -int(signal.SIGKILL)
+        # Keep the status descriptor open until the pool has noticed: its number must not be reused.
+        self._pidfd = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the exit code has been read; does not check the process."""
+        return self._exitcode is not None
+
+    def close_descriptors(self) -> None:
+        """Close the descriptors, once the pool has handled the exit."""
+        self._status_fd = self._pidfd = None
 
 
 class ServerLostError(CannotStartError):
@@ -61,21 +131,20 @@ class ForkClient:
             self._channel.receive()  # to notice the end of the stream
         return self._owner == os.getpid() and not self._channel.closed
 
-    def fork(self, workers: list[tuple[int, int]]) -> list[ForkedWorker]:
+    def fork(self, workers: list[tuple[int, int]]) -> list[ForkServerProcess]:
         """Fork a worker for each (number, channel descriptor), in parallel."""
         output = _standard_output()
         with self._exclusive():
             for number, fd in workers:
                 self._ask(Fork(number), fds=(fd, *output))
             forked, refused = [], None
-            for answer in self._answers(len(workers), FORK_SERVER_REPLY):
+            for (number, _), answer in zip(workers, self._answers(len(workers), FORK_SERVER_REPLY), strict=True):
                 if isinstance(answer.message, Forked):
-                    forked.append(ForkedWorker(answer.message.pid, answer.fds[0], next(iter(answer.fds[1:]), None)))
+                    forked.append(ForkServerProcess(number, answer.message.pid, answer.fds))
                 else:
                     refused = answer.message.reason
         if refused is not None:
-            for one in forked:
-                close_forked(one)
+            forked.clear()  # close their descriptors: the traceback keeps this frame
             raise CannotStartError(f"the system cannot start a worker: {refused}")
         return forked
 
@@ -296,10 +365,3 @@ def _standard_output() -> list[int]:
     except OSError:
         return []
     return [1, 2]
-
-
-def close_forked(one: ForkedWorker) -> None:
-    """Close the descriptors of a forked worker that is not needed."""
-    os.close(one.status_fd)
-    if one.pidfd is not None:
-        os.close(one.pidfd)

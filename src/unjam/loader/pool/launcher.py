@@ -2,101 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
-import signal
 import socket
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from unjam.deadlines import SIGKILL_GRACE
 from unjam.errors import CannotStartError
 from unjam.loader.pool import fork_server, open_pools
-from unjam.loader.pool.fork_server import ForkClient
+from unjam.loader.pool.fork_server import ForkClient, ForkServerProcess
 from unjam.loader.transport.channel import pair
 from unjam.loader.worker import main, parent_death
 from unjam.loader.worker.spec import WorkerInput
-from unjam.system.memory import OwnedFd
-
-
-class ServedProcess:
-    """A worker that the fork server forked. It is not our child, but has the interface of a multiprocessing process."""
-
-    daemon = True
-
-    def __init__(self, worker: int, one: fork_server.ForkedWorker) -> None:
-        self.name = f"unjam-worker-{worker}"
-        self.pid: int | None = one.pid
-        self._status_fd: OwnedFd | None = OwnedFd(one.status_fd)
-        self._pidfd = None if one.pidfd is None else OwnedFd(one.pidfd)
-        self._exitcode: int | None = None
-        self._owner = os.getpid()
-
-    @property
-    def sentinel(self) -> int:
-        """A descriptor that becomes readable when the worker has ended."""
-        if self._status_fd is None:
-            raise ValueError("the process has ended and its descriptors are closed")
-        return self._status_fd
-
-    @property
-    def exitcode(self) -> int | None:
-        """The exit code, or None while it runs."""
-        self._read_exit_code(0)
-        return self._exitcode
-
-    def is_alive(self) -> bool:
-        """Whether it still runs."""
-        return self.exitcode is None
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait until it exits, at most `timeout` seconds; None: without limit."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while self._exitcode is None and (until is None or time.monotonic() < until):
-            self._read_exit_code(SIGKILL_GRACE.seconds if until is None else max(0.0, until - time.monotonic()))
-        self._read_exit_code(0)
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-        self._signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: int) -> None:
-        if self._exitcode is not None or self._owner != os.getpid() or self.pid is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            if self._pidfd is not None:
-                signal.pidfd_send_signal(self._pidfd, number)
-            else:
-                os.kill(self.pid, number)
-
-    def _read_exit_code(self, seconds: float) -> None:
-        if self._status_fd is None or self._exitcode is not None:
-            return
-        poller = select.poll()
-        poller.register(self._status_fd, select.POLLIN)
-        if not poller.poll(max(0, int(seconds * 1000))):
-            return
-        text = os.read(self._status_fd, 64)
-        # an empty read means that the server died, and the kernel killed its workers
-        self._exitcode = int(text) if text else -int(signal.SIGKILL)
-        # Keep the status descriptor open until the pool has noticed: its number must not be reused.
-        self._pidfd = None
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the exit code has been read; does not check the process."""
-        return self._exitcode is not None
-
-    def forget(self) -> None:
-        """Close the descriptors, once the pool has handled the exit."""
-        self._status_fd = self._pidfd = None
 
 
 class Launcher(Protocol):
@@ -129,11 +46,9 @@ class ServerLauncher:
         finally:
             for _, theirs in pairs:
                 theirs.close()
-        return [
-            (ServedProcess(number, one), mine) for number, one, (mine, _) in zip(workers, forked, pairs, strict=True)
-        ]
+        return [(process, mine) for process, (mine, _) in zip(forked, pairs, strict=True)]
 
-    def _fork(self, ends: list[tuple[int, int]]) -> list[fork_server.ForkedWorker]:
+    def _fork(self, ends: list[tuple[int, int]]) -> list[ForkServerProcess]:
         if self._template is None:
             return fork_server.with_server(lambda server: server.fork(ends))
         try:

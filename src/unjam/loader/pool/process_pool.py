@@ -32,7 +32,8 @@ from unjam.deadlines import FINISH_SAMPLE, SIGKILL_GRACE, SIGTERM_GRACE
 from unjam.errors import CannotStartError
 from unjam.loader.engine.actions import Reason
 from unjam.loader.pool.exit_status import OomKillCounter, death_of, exit_of, wait_for_exits
-from unjam.loader.pool.launcher import Launcher, ServedProcess
+from unjam.loader.pool.fork_server import ForkServerProcess
+from unjam.loader.pool.launcher import Launcher
 from unjam.loader.pool.open_pools import open_pools
 from unjam.loader.pool.protocol import Pool, PoolEvent, WorkerExit
 from unjam.loader.pool.worker_handle import (
@@ -53,7 +54,7 @@ from unjam.loader.worker import main, messages
 from unjam.loader.worker.progress import WorkerPosition
 from unjam.loader.worker.spec import WorkerSpec
 from unjam.system.memory import Mapping as MemoryMapping
-from unjam.system.memory import OwnedFd
+from unjam.system.owned_fd import OwnedFd
 from unjam.system.waiting import Waiting
 
 
@@ -72,8 +73,6 @@ class ProcessPool(Pool):
         self._exits: dict[int, WorkerExit] = {}
         self._memory = OomKillCounter()
         self.closed = False
-        # workers that `stop` killed and that are not gone yet
-        self._killed: list[WorkerHandle] = []
         # Events that the driver has not taken yet. They are stored here so that an exception from a
         # signal handler loses nothing.
         self.arrivals: deque[PoolEvent] = deque()
@@ -132,23 +131,27 @@ class ProcessPool(Pool):
         if reason in (Reason.SILENT, Reason.SUSPENDED, Reason.FORGOTTEN):
             handle.process.kill()
             handle.killed_at = time.monotonic()
-            self._killed.append(handle)
         else:
             post(handle, messages.Leave())
 
     @override
     def wait(self, seconds: float) -> None:
+        killed = []  # by `stop`, and not gone yet
         for handle in self._handles.values():
+            if handle.killed_at is not None:
+                killed.append(handle)
+                seconds = min(seconds, SIGKILL_GRACE.seconds)
             if handle.channel.arrived:
                 self._read(handle)  # left there by an exception from a signal handler
             if handle.channel.unsent:
-                self._flush(handle)
+                with contextlib.suppress(ChannelClosed):
+                    handle.channel.flush()
                 self._listen(handle)
-        if self._killed:
-            seconds = min(seconds, SIGKILL_GRACE.seconds)
         # Reading `exitcode` empties the pipe that we poll here, so poll would miss these.
         gone = [
-            one for one in self._handles.values() if isinstance(one.process, ServedProcess) and one.process.has_ended
+            one
+            for one in self._handles.values()
+            if isinstance(one.process, ForkServerProcess) and one.process.has_ended
         ]
         if gone:
             seconds = 0
@@ -162,22 +165,16 @@ class ProcessPool(Pool):
                 self._read(handle)
         for handle in gone:
             self._handle_exit(handle)
-        if self._killed:
-            self._abandon()
+        # Stop waiting for workers that survive SIGKILL: they are blocked inside the kernel.
+        for handle in killed:
+            has_exited = self._handles.get(handle.number) is not handle
+            if not has_exited and time.monotonic() - (handle.killed_at or 0) > SIGKILL_GRACE.seconds:
+                self._handle_exit(handle)
 
     def wake_on(self, fd: int) -> None:
         """Let `wait` return as soon as a descriptor can be read; the caller reads it."""
         self._waker = fd
         self._poller.register(fd, select.POLLIN)
-
-    def _abandon(self) -> None:
-        """Stop waiting for workers that survive SIGKILL: they are blocked inside the kernel."""
-        for handle in self._killed[:]:
-            if self._handles.get(handle.number) is not handle:
-                self._killed.remove(handle)
-            elif time.monotonic() - (handle.killed_at or 0) > SIGKILL_GRACE.seconds:
-                self._killed.remove(handle)
-                self._handle_exit(handle)
 
     @override
     def answer(self, worker: int, decision: str) -> None:
@@ -224,11 +221,8 @@ class ProcessPool(Pool):
         del worker
         return True
 
+    @override
     def sample_stack(self, turn: int) -> tuple[Stage, str] | None:
-        """Return one worker's stage and stack, another worker each time; None if it is idle.
-
-        Called from the profiler's thread.
-        """
         # the worker may exit at any time
         with contextlib.suppress(IndexError, OSError, ZeroDivisionError):
             handles = list(self._handles.values())
@@ -310,27 +304,20 @@ class ProcessPool(Pool):
                 self.processes[number] = process
             else:
                 self.processes.append(process)
-            self._send_start_frame(handle, message, (page_fd, stacks_fd, *fds))
+            try:
+                # unlike later messages it must be sent, or the worker cannot start
+                send_start_frame(channel, message, (page_fd, stacks_fd, *fds))
+            except ChannelClosed:
+                pass  # the worker is gone; its sentinel reports it
+            except OSError as error:
+                raise CannotStartError(
+                    f"this process has no descriptors left to start a worker ({error}); raise `ulimit -n` or close some files"
+                ) from error
         finally:
             os.close(page_fd)
             os.close(stacks_fd)
 
-    def _send_start_frame(self, handle: WorkerHandle, message: object, fds: tuple[int, ...]) -> None:
-        """Send the first frame. Unlike later ones it must be sent, or the worker cannot start."""
-        try:
-            send_start_frame(handle.channel, message, fds)
-        except ChannelClosed:
-            pass  # the worker is gone; its sentinel reports it
-        except OSError as error:
-            raise CannotStartError(
-                f"this process has no descriptors left to start a worker ({error}); raise `ulimit -n` or close some files"
-            ) from error
-
     # -- messages ----------------------------------------------------------------------------------
-
-    def _flush(self, handle: WorkerHandle) -> None:
-        with contextlib.suppress(ChannelClosed):
-            handle.channel.flush()
 
     def _read(self, handle: WorkerHandle) -> bool:
         channel = handle.channel
@@ -384,5 +371,5 @@ class ProcessPool(Pool):
     def _release(self, handle: WorkerHandle) -> None:
         handle.channel.close()
         handle.process.join(0)
-        if isinstance(handle.process, ServedProcess):
-            handle.process.forget()
+        if isinstance(handle.process, ForkServerProcess):
+            handle.process.close_descriptors()

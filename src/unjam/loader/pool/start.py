@@ -15,11 +15,11 @@ multiprocessing does. These two get the dataset by value too, sent once for all 
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import functools
 import importlib
 import multiprocessing
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -77,13 +77,8 @@ class PayloadCache:
         return self.problem[1]
 
     def __reduce__(self) -> Any:
+        # a copy of a loader starts with an empty cache
         return PayloadCache, ()
-
-    def __deepcopy__(self, memo: Any) -> PayloadCache:
-        return PayloadCache()
-
-    def __copy__(self) -> PayloadCache:
-        return PayloadCache()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +122,11 @@ def most_workers(spec: PoolSpec) -> None:
 
 def open_pool(request: PoolRequest) -> ProcessPool:
     """Return a pool of processes of this machine; none has started yet. See NOTE [ Start method ]."""
-    worker_input, specs, context, cache = request.worker_input, request.specs, request.context, request.cache
+    worker_input, context, cache = request.worker_input, request.context, request.cache
     _at_exit_once()
     method = None if context is None else context.get_start_method()
-    if method == "fork":
-        return _forking(worker_input, specs, context, cache)
-    if cache.must_fork and method is None:
-        return _forking(worker_input, specs, multiprocessing.get_context("fork"), cache)
+    if method == "fork" or (method is None and cache.must_fork):
+        return _forking(request)
     try:
         cache.payload = _ship(worker_input, cache, within=_room() if method is None else None, templates=method is None)
     except shipping.TooLarge as error:
@@ -145,23 +138,23 @@ def open_pool(request: PoolRequest) -> ProcessPool:
                 "this process",
                 error.size / 1e9,
             )
-            return _forking(worker_input, specs, multiprocessing.get_context("fork"), cache)
+            return _forking(request)
         cache.payload = _ship(worker_input, cache, within=None, templates=False)
     except Exception as error:
         if method is None:
-            return _fall_back(worker_input, specs, cache.problem_of(worker_input, error), cache)
+            return _fall_back(request, cache.problem_of(worker_input, error))
         raise _cannot_ship(worker_input, error, method) from error
     connections = shared_handles(worker_input, cache.payload.connections) if cache.payload.connections else []
     if connections and method is None and "fork" in multiprocessing.get_all_start_methods():
         cache.payload = None
         for one in connections:
             _warn_once(one.path, f"%s (%s) {_FORKS}; the risk: %s\n%s", one.path, one.type_name, one.risk, one.cure)
-        return _forking(worker_input, specs, multiprocessing.get_context("fork"), cache)
+        return _forking(request)
     _warn_of_handles(connections)
     if method is None:
-        return _served(worker_input, specs, cache)
+        return open_shipped(request.specs, cache, worker_input)
     begin = StartFrame(ProcessState.here(), cache.payload, tracker_fd(), adopted=False)
-    return ProcessPool(ContextLauncher(context, None), specs, begin, cache.reports)
+    return ProcessPool(ContextLauncher(context, None), request.specs, begin, cache.reports)
 
 
 def open_another_pool(request: PoolRequest, error: BaseException) -> ProcessPool:
@@ -170,7 +163,7 @@ def open_another_pool(request: PoolRequest, error: BaseException) -> ProcessPool
     problem = _cannot_ship(request.worker_input, error, None if context is None else context.get_start_method())
     if context is not None:
         raise problem from error
-    pool = _fall_back(request.worker_input, request.specs, problem, request.cache)
+    pool = _fall_back(request, problem)
     request.cache.must_fork = True
     return pool
 
@@ -183,25 +176,16 @@ def _ship(worker_input: WorkerInput, cache: PayloadCache, *, within: int | None,
     return shipping.ship(worker_input, cache.payload, within=within, numbers=numbers, with_state=True)
 
 
-def _served(worker_input: WorkerInput, specs: list[WorkerSpec], cache: PayloadCache) -> ProcessPool:
-    """Return a pool whose workers come from a template, or else from the fork server."""
-
-    def with_containers(payload: shipping.Payload) -> shipping.Payload:
-        return shipping.ship(worker_input, payload, with_state=True) if cache.keeper.has_containers else payload
-
-    return open_shipped(specs, cache, without_template=with_containers)
-
-
 def open_shipped(
     specs: list[WorkerSpec],
     cache: PayloadCache,
+    worker_input: WorkerInput | None = None,
     *,
-    without_template: Callable[[shipping.Payload], shipping.Payload] = lambda payload: payload,
     kind: type[ProcessPool] = ProcessPool,
 ) -> ProcessPool:
-    """Return a pool for the cache's payload, which may come from another machine.
+    """Return a pool for the cache's payload, whose workers come from a template or else from the fork server itself.
 
-    `without_template`: returns the payload for workers that come from the fork server itself.
+    `worker_input`: None if the payload comes from another machine, as a whole.
     """
     _at_exit_once()
     assert cache.payload is not None, "nothing was shipped"
@@ -209,7 +193,8 @@ def open_shipped(
     template = cache.keeper.template(cache.payload, specs[0].threads, cache.reports.imported)
     cache.reports.imported |= cache.keeper.imported
     if template is None:
-        cache.payload = without_template(cache.payload)
+        if worker_input is not None and cache.keeper.has_containers:
+            cache.payload = shipping.ship(worker_input, cache.payload, with_state=True)
         begin = StartFrame(ProcessState.here(), cache.payload, tracker_fd(), adopted=True)
         return kind(ServerLauncher(), specs, begin, cache.reports)
     payload = cache.payload
@@ -261,11 +246,14 @@ def _warn_of_handles(handles: list[SharedHandle]) -> None:
         _warn_once(one.path, "%s (%s): %s\n%s", one.path, one.type_name, one.risk, one.cure)
 
 
-def _forking(worker_input: WorkerInput, specs: list[WorkerSpec], context: Any, cache: PayloadCache) -> ProcessPool:
-    _warn_of_handles(shared_handles(worker_input))
-    by_name = [spec.by_name() for spec in specs]
+def _forking(request: PoolRequest) -> ProcessPool:
+    """Return a pool of processes forked from this one, with the user's context if there is one."""
+    _warn_of_handles(shared_handles(request.worker_input))
+    launcher = ContextLauncher(request.context or multiprocessing.get_context("fork"), request.worker_input)
+    # such a worker has the user's `__main__`
+    specs = [dataclasses.replace(spec, by_value=False) for spec in request.specs]
     begin = StartFrame(None, None, None, adopted=False)
-    return ProcessPool(ContextLauncher(context, worker_input), by_name, begin, cache.reports)
+    return ProcessPool(launcher, specs, begin, request.cache.reports)
 
 
 def _fork_is_safe() -> bool:
@@ -274,22 +262,20 @@ def _fork_is_safe() -> bool:
     return fork_now().safe
 
 
-def _fall_back(
-    worker_input: WorkerInput, specs: list[WorkerSpec], problem: CannotShipError, cache: PayloadCache
-) -> ProcessPool:
+def _fall_back(request: PoolRequest, problem: CannotShipError) -> ProcessPool:
     if "fork" not in multiprocessing.get_all_start_methods():
         raise problem
     from unjam.system.fork_safety import fork_now  # noqa: PLC0415 - only when something cannot be sent
 
     safety = fork_now()
     risk = "fork was found safe now" if safety.safe else f"the risk: {'; '.join(safety.reasons)}"
-    handle = next((one for one in shared_handles(worker_input) if one.path == problem.path), None)
+    handle = next((one for one in shared_handles(request.worker_input) if one.path == problem.path), None)
     if handle is not None:
         risk += f"; {handle.risk}"
     if handle is not None or not safety.safe:
         risk += f"\n{problem.cure}"
     _warn_once(problem.path, f"%s (%s) {_FORKS}; %s", problem.path, problem.type_name, risk)
-    return _forking(worker_input, specs, multiprocessing.get_context("fork"), cache)
+    return _forking(request)
 
 
 def _cannot_ship(worker_input: WorkerInput, error: BaseException, method: str | None) -> CannotShipError:

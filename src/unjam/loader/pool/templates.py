@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from unjam.deadlines import TEMPLATE_BUILD
@@ -56,8 +56,8 @@ class TemplateProcess(ForkClient):
         global _uses  # noqa: PLW0603 - one counter for all templates
         self.last = _uses = _uses + 1
 
-    def rebuild(self, request: template.Rebuild, fds: list[int]) -> template.Rebuilt:
-        """Make it rebuild its data. Raises `CannotStartError` if it does not answer."""
+    def request(self, request: template.Rebuild | template.Import, fds: Sequence[int] = ()) -> template.Rebuilt:
+        """Make it rebuild its data or import more modules. Raises `CannotStartError` if it does not answer."""
         rest = list(fds)
         with self._exclusive():
             while len(rest) > MOST_FDS:
@@ -65,15 +65,6 @@ class TemplateProcess(ForkClient):
                 del rest[:MOST_FDS]
             self._ask(request, fds=rest)
             (answer,) = self._answers(1, TEMPLATE_BUILD)
-        rebuilt: template.Rebuilt = answer.message
-        return rebuilt
-
-    def also(self, modules: list[str]) -> template.Rebuilt:
-        """Make the template import more modules."""
-        with self._exclusive():
-            self._ask(template.Import(tuple(modules)))
-            (answer,) = self._answers(1, TEMPLATE_BUILD)
-        self.imported.update(modules)
         rebuilt: template.Rebuilt = answer.message
         return rebuilt
 
@@ -141,11 +132,6 @@ class TemplateCache:
         return {id(one.container): number for number, one in enumerate(self._containers)}
 
     @property
-    def current(self) -> TemplateProcess | None:
-        """The template that was made or reused last."""
-        return self._template
-
-    @property
     def has_containers(self) -> bool:
         """Whether the last `find_containers` found any."""
         return bool(self._containers)
@@ -165,7 +151,8 @@ class TemplateCache:
             new = [] if found is None else [one for one in imported if one not in found.imported | self._unsafe_imports]
             if found is not None and new:
                 try:
-                    unfit = found.also(new).unfit
+                    unfit = found.request(template.Import(tuple(new))).unfit
+                    found.imported.update(new)
                 except CannotStartError as error:  # the template is gone
                     unfit = str(error)
                 if unfit:  # the next template leaves these to the workers
@@ -191,19 +178,19 @@ class TemplateCache:
             self._template = None
             try:
                 _end_idle_templates()
-                empty = TemplateProcess()
+                made = TemplateProcess()
             # no process or descriptor is free; there may be one at the next start
             except CannotStartError as error:
                 self.reason = str(error)
                 return None
             try:
-                made, unfit = self._make(empty, payload, modules, threads, whole=whole)
+                unfit = self._rebuild_in(made, payload, modules, threads, whole=whole)
             except CannotStartError as error:
-                empty.close()
-                made, unfit = None, str(error)
-            if made is not None:
+                unfit = str(error)
+            if not unfit:
                 self._template = made
                 return made
+            made.close()
             # try another one that does less
             self._unfit["input" if whole else "modules" if modules else "containers"] = self.reason = unfit
             if "containers" in self._unfit:
@@ -219,9 +206,10 @@ class TemplateCache:
             self.reason = self._unfit.get("input", "") or self._unfit.get("modules", "")
         return not self.reason
 
-    def _make(
+    def _rebuild_in(
         self, made: TemplateProcess, payload: Payload, modules: tuple[str, ...], threads: int | None, *, whole: bool
-    ) -> tuple[TemplateProcess | None, str]:
+    ) -> str:
+        """Make a new template rebuild its data; return why it is unfit."""
         tracker = tracker_fd()
         fds: list[int] = []
         places: tuple[tuple[int, int], ...] = ()
@@ -235,14 +223,11 @@ class TemplateCache:
             request = template.Rebuild(
                 ProcessState.here(), payload.manifest, places, modules, whole, tracker is not None, threads
             )
-            rebuilt = made.rebuild(request, fds)
+            rebuilt = made.request(request, fds)
         self.imported = dict.fromkeys(rebuilt.imported)
-        if rebuilt.unfit:
-            made.close()
-            return None, rebuilt.unfit
         made.imported.update(rebuilt.imported)
         made.containers, made.whole = list(self._containers), payload if whole else None
-        return made, ""
+        return rebuilt.unfit
 
     def _written(self) -> tuple[int, tuple[tuple[int, int], ...]]:
         """Write the containers' streams into shared memory; return it and each stream's place."""

@@ -19,7 +19,8 @@ from unjam.loader.transport.status_page import Stage, StatusPage
 from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker import main, messages
 from unjam.loader.worker.spec import WorkerSpec
-from unjam.system.memory import Mapping, OwnedFd
+from unjam.system.memory import Mapping
+from unjam.system.owned_fd import OwnedFd
 
 
 @dataclass(slots=True)
@@ -69,23 +70,20 @@ def sample_stack(handle: WorkerHandle) -> tuple[Stage, str] | None:
         return None
     if not _catches(handle.process.pid):
         return None
-    handle.written()  # discard older text
     if handle.stack_read > main.STACKS_BYTES // 2:
         handle.stacks.view()[:] = bytes(main.STACKS_BYTES)
         os.lseek(handle.stacks_fd, 0, os.SEEK_SET)
         handle.stack_read = 0
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(handle.process.pid, main.STACK_SIGNAL)
     # Wait: a worker that has no processor now answers when it gets one. Without the wait we would
     # miss the workers that compute.
-    return heartbeat.stage, _await_text(handle, PROFILE_STACK, 0.001)
+    return heartbeat.stage, _request_stack(handle, PROFILE_STACK, 0.001)
 
 
 class StartFrame:
     """Makes the first frame for each worker of a pool."""
 
     def __init__(self, home: Any, payload: Any, tracker: int | None, *, adopted: bool) -> None:
-        """`payload`: None if the worker has its input. `home`: None if forked from this process."""
+        """`payload`, `tracker`: None if the worker has its input. `home`: None if forked from this process."""
         self._home = home
         self._payload = payload
         self._tracker = tracker
@@ -93,17 +91,11 @@ class StartFrame:
 
     def frame(self, spec: WorkerSpec) -> tuple[messages.Begin, tuple[int, ...]]:
         """Return the message, and the descriptors that follow the status page and the stacks."""
-        if self._payload is None:
-            return messages.Begin(spec, self._home, None, has_tracker=False, adopted=self._adopted), ()
-        fds = (self._payload.fd, *((self._tracker,) if self._tracker is not None else ()), *self._payload.extra_fds)
-        begin = messages.Begin(
-            spec,
-            self._home,
-            self._payload.manifest,
-            has_tracker=self._tracker is not None,
-            adopted=self._adopted,
+        payload, tracker = self._payload, () if self._tracker is None else (self._tracker,)
+        manifest, fds = (
+            (None, ()) if payload is None else (payload.manifest, (payload.fd, *tracker, *payload.extra_fds))
         )
-        return begin, fds
+        return messages.Begin(spec, self._home, manifest, has_tracker=bool(tracker), adopted=self._adopted), fds
 
 
 def send_start_frame(channel: Channel, message: object, fds: tuple[int, ...]) -> None:
@@ -131,14 +123,14 @@ def take_stack(handle: WorkerHandle) -> str:
     """Return every thread's Python stack. A C handler writes it, even if C code holds the GIL."""
     if not handle.page.read().armed or not handle.process.is_alive() or not _catches(handle.process.pid):
         return ""
+    return _request_stack(handle, STACK_DUMP, 0.005)
+
+
+def _request_stack(handle: WorkerHandle, within: Deadline, step: float) -> str:
     handle.written()  # discard older text
     with contextlib.suppress(ProcessLookupError):
         os.kill(handle.process.pid, main.STACK_SIGNAL)
-    return _await_text(handle, STACK_DUMP, 0.005)
-
-
-def _await_text(handle: WorkerHandle, most: Deadline, step: float) -> str:
-    until = time.monotonic() + most.seconds
+    until = time.monotonic() + within.seconds
     text = ""
     end = select.poll()
     end.register(handle.sentinel, select.POLLIN)

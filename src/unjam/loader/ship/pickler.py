@@ -30,7 +30,8 @@ from unjam.loader.ship.shared_maps import SharedMaps
 from unjam.loader.transport import packing, unpacking
 from unjam.shared.buffer import Buffer, reduce_to_content
 from unjam.shared.per_worker import PerWorker, by_value
-from unjam.system.memory import OwnedFd, address_of
+from unjam.system.memory import address_of
+from unjam.system.owned_fd import OwnedFd
 from unjam.system.torch_private import PipeWrapper
 
 # Buffers are aligned to this; buffers smaller than this stay in the stream.

@@ -42,7 +42,8 @@ from unjam.loader.ship.pickler import (
 from unjam.loader.ship.shared_maps import SharedMaps
 from unjam.system import memory
 from unjam.system.logs import log
-from unjam.system.memory import OwnedFd, address_of, create, same_bytes
+from unjam.system.memory import address_of, create, same_bytes
+from unjam.system.owned_fd import OwnedFd
 
 
 @dataclass(frozen=True, slots=True)

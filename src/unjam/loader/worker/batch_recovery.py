@@ -12,7 +12,7 @@ from unjam.loader.worker.batch_culprit import explained, looks, named_in_traceba
 from unjam.loader.worker.failure_policy import FailurePolicy
 from unjam.loader.worker.job import BatchJob, Emptied, RaiseFailure, SampleFailure
 from unjam.loader.worker.sample_recovery import SampleRecovery
-from unjam.loader.worker.spec import isolated_random_state
+from unjam.system.random_state import isolated_random_state
 
 # how often we collate one batch again after removing or replacing outliers
 MOST_ROUNDS = 64
@@ -29,23 +29,25 @@ class BatchRecovery:
     ) -> None:
         self._failures, self._samples = failures, samples
         self._spec, self._dataset, self._context = failures.spec, failures.dataset, failures.context
-        self._plain = tolerant is not None
         self._tolerant = tolerant
+        self._strict = tolerant is not None
 
     def cannot_collate(
         self, job: BatchJob, data: list[Any], error: BaseException, collate: Callable[[list[Any]], Any]
     ) -> Any:
         """Collate failed: use the samples that fit, if the policy allows."""
-        if self._failures.only_raises and self._tolerant is None:
-            self.whole(job, "collate", error, looks(job, data, iterable=self._spec.iterable))
-        if self._failures.only_raises and self._tolerant is not None:
-            with contextlib.suppress(Exception):  # torch cannot collate it either
-                self._context.start_over()
-                batch = self._tolerant(data)
-                words = "; ".join(looks(job, data, iterable=self._spec.iterable)) or "they are not alike"
-                said = f"{error.args[0]}: {words}; torch collates them without a warning, so they were collated as they are"
-                self._context.warn_once(said)
-                return batch
+        if self._failures.only_raises:
+            if self._tolerant is None:
+                self.whole(job, "collate", error, looks(job, data, iterable=self._spec.iterable))
+            else:
+                with contextlib.suppress(Exception):  # torch cannot collate it either
+                    self._context.start_over()
+                    batch = self._tolerant(data)
+                    words = "; ".join(looks(job, data, iterable=self._spec.iterable)) or "the samples differ"
+                    self._context.warn_once(
+                        f"{error.args[0]}: {words}; they were collated anyway, as torch does without a warning"
+                    )
+                    return batch
         return self._without_outliers(job, data, error, collate)
 
     def _without_outliers(
@@ -60,8 +62,8 @@ class BatchRecovery:
         for _ in range(MOST_ROUNDS + self._failures.policy.retries):
             # A user's collate_fn may have changed the samples before it failed: load them again.
             with isolated_random_state():
-                fresh = self._plain or self._reload(job, data)
-                odd = outlier.find(data, collate, strict=self._plain, fresh=fresh)
+                fresh = self._strict or self._reload(job, data)
+                odd = outlier.find(data, collate, strict=self._strict, fresh=fresh)
             if not odd:
                 self.whole(job, "collate", error)
                 raise Emptied
@@ -69,7 +71,7 @@ class BatchRecovery:
             for one in reversed(odd):
                 position = places[one.place]
                 words = one.words([f"sample {job.index_at(at)!r}" for at in places], self._spec.iterable)
-                shown = explained(error, words) if self._plain else error
+                shown = explained(error, words) if self._strict else error
                 index, tries = job.index_at(position), tried[position].tries + 1 if position in tried else 1
                 failed = self._failures.describe(
                     job, "collate", shown, position=position, index=index, tries=tries, extra=(words,)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
 from unjam.deadlines import FIRST_RETRY, LONGEST_RETRY
@@ -31,11 +32,10 @@ class FatalSample(Exception):
 class RecoveryContext(Protocol):
     """What recovery needs from its process."""
 
-    # of the status page
+    # of the status page; hot loops write `words` directly, before each sample, to save a call
     words: Any
-
-    def heartbeat(self, stage: Stage, batch: int, position: int = -1) -> None:
-        """Record what we do next."""
+    # records what we do next: stage, batch and position
+    heartbeat: Callable[..., None]
 
     def ask(self, job: BatchJob, failed: SampleFailure) -> Decision:
         """Ask the user's on_error function."""
@@ -69,10 +69,7 @@ class FailurePolicy:
             return Decision(error.decision)
         if self.spec.inline and not isinstance(error, Exception):
             raise error  # Ctrl-C, sys.exit(): not ours to handle
-        decision = self.policy.decide(failed.tries)
-        if decision is None:
-            decision = self.policy.bounded(self.context.ask(job, failed), failed.tries)
-        return decision
+        return self.policy.decide(failed.tries, lambda: self.context.ask(job, failed))
 
     def describe(
         self,

@@ -10,7 +10,7 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils.data import Dataset, Subset
 from typing_extensions import override
@@ -23,8 +23,9 @@ from unjam.loader.worker.job import SINGLY, BatchJob, Emptied, Interrupted, Iter
 from unjam.loader.worker.progress import Tracker, WorkerPosition, check_repeats, load_dataset, load_iterator
 from unjam.loader.worker.sample_random import SampleRandom
 from unjam.loader.worker.sample_recovery import SampleRecovery
-from unjam.loader.worker.spec import WorkerInput, WorkerSpec, isolated_random_state
+from unjam.loader.worker.spec import WorkerInput, WorkerSpec
 from unjam.system import random_state
+from unjam.system.random_state import isolated_random_state
 
 # After ENOUGH_QUICK batches with samples faster than QUICK nanoseconds, we time whole batches.
 QUICK, ENOUGH_QUICK = 10_000, 16
@@ -32,48 +33,32 @@ QUICK, ENOUGH_QUICK = 10_000, 16
 MOST_FAILURES = 100
 
 
-class Heartbeats(Protocol):
-    """Receives heartbeats. Hot loops write `words` directly, before each sample, to save a call."""
-
-    words: Any
-
-    def heartbeat(self, stage: Stage, batch: int, position: int = -1) -> None:
-        """Say what is about to be done."""
-
-
-class NoHeartbeats:
-    """Discards heartbeats, for inline loading in the training process."""
-
-    def __init__(self) -> None:
-        self.words: Any = [0] * 8
-
-    def heartbeat(self, stage: Stage, batch: int, position: int = -1) -> None:
-        """Do nothing."""
-
-
-class Recovery:
-    """Handles the failures of one worker. `tolerant`: see `BatchRecovery`."""
-
-    def __init__(self, failures: FailurePolicy, tolerant: Callable[[Any], Any] | None) -> None:
-        self.only_raises = failures.only_raises
-        self.samples = SampleRecovery(failures)
-        self.batches = BatchRecovery(failures, self.samples, tolerant=tolerant)
-
-
 class Fetcher(ABC):
-    """Makes batches from indices; its subclasses load the samples."""
+    """Makes batches from indices; its subclasses load the samples.
+
+    `collate`, `tolerant`: with and without our checks; see `BatchRecovery`.
+    """
+
+    # samples that were read again to reach the stream's position, and the seconds that took
+    skipped, skipping = 0, 0.0
 
     def __init__(
         self,
+        dataset: Any,
         collate: Callable[[Any], Any],
-        recovery: Recovery,
-        heartbeats: Heartbeats,
-        seeds: SampleRandom | None,
+        *,
+        spec: WorkerSpec,
+        context: RecoveryContext,
+        tolerant: Callable[[Any], Any] | None,
     ) -> None:
+        failures = FailurePolicy(spec, dataset, context)
+        self.samples = SampleRecovery(failures)
+        self.batches = BatchRecovery(failures, self.samples, tolerant=tolerant)
+        self._only_raises = failures.only_raises
+        self._context = context
         self._collate = collate
-        self.recovery = recovery
-        self._heartbeats = heartbeats
-        self._seeds = seeds
+        self._batched = spec.auto_collation
+        self._seeds = None if spec.sample_seed is None else SampleRandom(spec.sample_seed, spec.epoch)
 
     @abstractmethod
     def fetch(self, job: BatchJob) -> Any:
@@ -91,12 +76,12 @@ class Fetcher(ABC):
         if job.failures and not data:
             raise Emptied
         self._seed_batch(job)
-        self._heartbeats.heartbeat(Stage.COLLATE, job.batch)
+        self._context.heartbeat(Stage.COLLATE, job.batch)
         job.stamps.append(time.monotonic_ns())
         try:
             batch = self._collate(data)
         except BaseException as error:  # noqa: BLE001 - user code; the policy decides
-            batch = self.recovery.batches.cannot_collate(job, data, error, self._collate)
+            batch = self.batches.cannot_collate(job, data, error, self._collate)
         job.samples = len(data)
         return batch
 
@@ -111,13 +96,13 @@ class Fetcher(ABC):
     def _convert(self, job: BatchJob, data: Any) -> Any:
         """Call collate on one value: a single sample, or a batch that the dataset made."""
         self._seed_batch(job)
-        self._heartbeats.heartbeat(Stage.COLLATE, job.batch)
+        self._context.heartbeat(Stage.COLLATE, job.batch)
         job.stamps.append(time.monotonic_ns())
         job.samples = 1
         try:
             return self._collate(data)
         except BaseException as error:  # noqa: BLE001 - as above
-            self.recovery.batches.whole(job, "collate", error)
+            self.batches.whole(job, "collate", error)
             raise Emptied from None
 
 
@@ -129,18 +114,20 @@ class MapFetcher(Fetcher):
         dataset: Any,
         collate: Callable[[Any], Any],
         *,
-        batched: bool,
-        heartbeats: Heartbeats,
-        recovery: Recovery,
-        times_batches: bool,
-        seeds: SampleRandom | None,
-        tracker: Tracker,
+        spec: WorkerSpec,
+        context: RecoveryContext,
+        tolerant: Callable[[Any], Any] | None,
     ) -> None:
-        super().__init__(collate, recovery, heartbeats, seeds)
-        self._dataset = dataset if seeds is None else _Seeding(dataset, seeds)
-        self._tracker = tracker
-        self._batched = batched
-        self._times_batches = times_batches
+        super().__init__(dataset, collate, spec=spec, context=context, tolerant=tolerant)
+        if spec.start_at is not None:
+            # a dataset may set generators; in the program's own process the order of the epoch comes from them
+            with isolated_random_state() if spec.inline else contextlib.nullcontext():
+                load_dataset(dataset, spec.start_at)
+            random_state.restore(spec.start_at.random)
+        self._dataset = dataset if self._seeds is None else _Seeding(dataset, self._seeds)
+        self._tracker = Tracker(dataset, None, every=spec.state_every, random=spec.tells_random)
+        # Nothing watches inline loading: fast samples need no heartbeat each.
+        self._times_batches = spec.inline
         self._quick = 0  # count of fast batches in a row
         self._at_once = gives_all_at_once(dataset)
         # torch's Dataset has a __getitem__ that only raises
@@ -148,10 +135,10 @@ class MapFetcher(Fetcher):
 
     @override
     def fetch(self, job: BatchJob) -> Any:
-        self._heartbeats.heartbeat(Stage.GETITEM, job.batch)
+        self._context.heartbeat(Stage.GETITEM, job.batch)
         if not self._batched:
             data: list[Any] = []
-            self._each(job, [job.index], data)
+            self._load_samples(job, enumerate([job.index]), data)
             if not data:
                 raise Emptied
             return self._convert(job, data[0])
@@ -160,11 +147,11 @@ class MapFetcher(Fetcher):
             return self._batch_of_anything(job, self._all_at_once(job))
         data = []
         if not self._times_batches:
-            self._each(job, job.index, data)
+            self._load_samples(job, enumerate(job.index), data)
             return self._batch_of(job, data)
         left = self._load_untimed(job, data) if self._quick >= ENOUGH_QUICK else enumerate(job.index)
         if left is not None:
-            self._each_of(job, left, data)
+            self._load_samples(job, left, data)
         batch = self._batch_of(job, data)
         stamps = job.stamps
         took = (stamps[-1] - stamps[0]) / max(1, job.samples)
@@ -181,15 +168,12 @@ class MapFetcher(Fetcher):
             for position, one in places:  # noqa: B007 - used when it fails
                 data.append(dataset[one])
         except BaseException as error:  # noqa: BLE001 - user code; the policy decides
-            self.recovery.samples.sample(job, position, one, error, data, self._load)
+            self.samples.sample(job, position, one, error, data, self._load)
             return places
         return None
 
-    def _each(self, job: BatchJob, indices: Any, data: list[Any]) -> None:
-        self._each_of(job, enumerate(indices), data)
-
-    def _each_of(self, job: BatchJob, places: Any, data: list[Any]) -> None:
-        dataset, words, clock = self._dataset, self._heartbeats.words, time.monotonic_ns
+    def _load_samples(self, job: BatchJob, places: Any, data: list[Any]) -> None:
+        dataset, words, clock = self._dataset, self._context.words, time.monotonic_ns
         stamps, decisions = job.stamps, job.decisions
         position, one = -1, None
         while True:
@@ -208,7 +192,7 @@ class MapFetcher(Fetcher):
                 raise
             except BaseException as error:  # noqa: BLE001 - user code; the policy decides
                 failed_at = clock()
-                self.recovery.samples.sample(job, position, one, error, data, self._load)
+                self.samples.sample(job, position, one, error, data, self._load)
                 if stamps:
                     stamps[-1] += clock() - failed_at  # recovery time does not count as the sample's time
             else:
@@ -227,17 +211,17 @@ class MapFetcher(Fetcher):
             data: Any = self._dataset.__getitems__(job.index)
         except BaseException as error:  # noqa: BLE001 - as above
             # If we only raise, do not run user code a second time.
-            if not self._indexable or self.recovery.only_raises:
-                self.recovery.batches.cannot_load(job, error)
+            if not self._indexable or self._only_raises:
+                self.batches.cannot_load(job, error)
                 raise Emptied from None
             # Load the samples one by one to find the one that fails; the policy handles it.
             job.stamps.clear()
             data = []
             try:
-                self._each(job, job.index, data)
+                self._load_samples(job, enumerate(job.index), data)
             except RaiseFailure:
-                self.recovery.batches.name_one(job, error)
-            self.recovery.batches.not_alone(job, error)
+                self.batches.name_one(job, error)
+            self.batches.not_alone(job, error)
         return data
 
 
@@ -275,28 +259,22 @@ class IterableFetcher(Fetcher):
         dataset: Any,
         collate: Callable[[Any], Any],
         *,
-        batched: bool,
-        drop_last: bool,
-        heartbeats: Heartbeats,
-        recovery: Recovery,
-        seeds: SampleRandom | None,
         spec: WorkerSpec,
+        context: RecoveryContext,
+        tolerant: Callable[[Any], Any] | None,
     ) -> None:
-        super().__init__(collate, recovery, heartbeats, seeds)
+        super().__init__(dataset, collate, spec=spec, context=context, tolerant=tolerant)
         self._worker = spec.worker
         position = spec.start_at
         if position is not None:
             load_dataset(dataset, position)
             random_state.restore(position.start)
         self._iterator: Iterator[Any] = iter(dataset)
-        self._batched = batched
-        self._drop_last = drop_last
+        self._drop_last = spec.drop_last
         self._ended = position is not None and position.ended  # with its last batch, which was delivered
         self._just_failed = False
         self._yielded = 0
         self._last: Any = None  # the last sample, until its fingerprint is taken
-        # samples that were read again to reach the stream's position, and the seconds that took
-        self.skipped, self.skipping = 0, 0.0
         if position is not None:
             self._yielded = position.yielded
             if not position.ended:
@@ -316,7 +294,7 @@ class IterableFetcher(Fetcher):
 
     def _skip(self, count: int, position: WorkerPosition) -> None:
         """Read samples again, up to where the stream was."""
-        words, begun, sample, failed = self._heartbeats.words, time.monotonic(), None, 0
+        words, begun, sample, failed = self._context.words, time.monotonic(), None, 0
         first = position.yielded - count
         while self.skipped < count:
             words[SINCE] = time.monotonic_ns()
@@ -345,7 +323,7 @@ class IterableFetcher(Fetcher):
     def fetch(self, job: BatchJob) -> Any:
         if self._ended:
             raise IterableEnded(self._just_failed)
-        self._heartbeats.heartbeat(Stage.GETITEM, job.batch)
+        self._context.heartbeat(Stage.GETITEM, job.batch)
         if self._batched:
             return self._batch_of(job, self._several(job, job.index))
         data = self._several(job, [None])
@@ -354,7 +332,7 @@ class IterableFetcher(Fetcher):
         return self._convert(job, data[0])
 
     def _several(self, job: BatchJob, places: Any) -> list[Any]:
-        words, stamps = self._heartbeats.words, job.stamps
+        words, stamps = self._context.words, job.stamps
         data: list[Any] = []
         for position, _ in enumerate(places):
             words[POSITION] = position
@@ -374,7 +352,7 @@ class IterableFetcher(Fetcher):
                 break
             except BaseException as error:  # noqa: BLE001 - user code; the policy decides
                 count = len(data)
-                self._ended = self.recovery.samples.stream(job, self._yielded + count, error, data, self._iterator)
+                self._ended = self.samples.stream(job, self._yielded + count, error, data, self._iterator)
                 self._just_failed = len(data) == count  # nothing took its place
                 if self._ended:
                     break
@@ -392,42 +370,10 @@ def make_fetcher(
     worker_input: WorkerInput,
     spec: WorkerSpec,
     context: RecoveryContext,
-    heartbeats: Heartbeats,
     *,
     collate: Callable[[Any], Any],
     tolerant: Callable[[Any], Any] | None,
 ) -> Fetcher:
-    """Make the fetcher for this kind of dataset.
-
-    `collate`, `tolerant`: with and without our checks; see `BatchRecovery`.
-    """
-    dataset = worker_input.dataset
-    recovery = Recovery(FailurePolicy(spec, dataset, context), tolerant)
-    seeds = None if spec.sample_seed is None else SampleRandom(spec.sample_seed, spec.epoch)
-    if spec.iterable:
-        return IterableFetcher(
-            dataset,
-            collate,
-            batched=spec.auto_collation,
-            drop_last=spec.drop_last,
-            heartbeats=heartbeats,
-            recovery=recovery,
-            seeds=seeds,
-            spec=spec,
-        )
-    if spec.start_at is not None:
-        # a dataset may set generators; in the program's own process the order of the epoch comes from them
-        with isolated_random_state() if spec.inline else contextlib.nullcontext():
-            load_dataset(dataset, spec.start_at)
-        random_state.restore(spec.start_at.random)
-    # Nothing watches inline loading: fast samples need no heartbeat each.
-    return MapFetcher(
-        dataset,
-        collate,
-        batched=spec.auto_collation,
-        heartbeats=heartbeats,
-        recovery=recovery,
-        times_batches=spec.inline,
-        seeds=seeds,
-        tracker=Tracker(dataset, None, every=spec.state_every, random=spec.tells_random),
-    )
+    """Make the fetcher for this kind of dataset."""
+    kind = IterableFetcher if spec.iterable else MapFetcher
+    return kind(worker_input.dataset, collate, spec=spec, context=context, tolerant=tolerant)

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from unjam.deadlines import LIVENESS_CHECK, SEND_MESSAGE
 from unjam.loader.transport.channel import Channel, ChannelClosed, Frame
@@ -55,6 +56,10 @@ class Forker:
 
     # exit after this many seconds without a child or a request; None: never
     idle: float | None = None
+    # the module `worker.main`, which takes long to import
+    _worker_main: Any
+    # what the workers inherit; None: each gets it with its first message
+    _worker_input: Any = None
 
     def __init__(self, fd: int, language: Sequence[type], children: dict[int, int] | None = None) -> None:
         self._control_fd = fd
@@ -102,9 +107,8 @@ class Forker:
         """Handle one message."""
         raise NotImplementedError
 
-    def _work(self, channel: int) -> None:
-        """Run a worker, in a forked child, on its channel."""
-        raise NotImplementedError
+    def _fork_worker(self, frame: Frame, number: int) -> None:
+        self._fork(frame, f"unjam-worker-{number}", lambda channel: self._worker_main.run(channel, self._worker_input))
 
     def _answer(self, message: object, fds: Sequence[int] = ()) -> None:
         with contextlib.suppress(ChannelClosed):

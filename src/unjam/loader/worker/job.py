@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import dataclasses
 import pickle
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,22 +60,9 @@ class SampleFailure:
 
     def as_error(self, exception: BaseException) -> SampleError:
         """Return the record that the user sees."""
-        return SampleError(
-            index=self.index,
-            batch=self.batch,
-            worker=self.worker,
-            stage=self.stage,
-            seconds=self.seconds,
-            exception=exception,
-            key=self.key,
-            tries=self.tries,
-            yielded=self.yielded,
-            indices=self.indices,
-            pid=self.pid,
-            decision="" if self.decision is None else self.decision.value,
-            replacement=self.replacement,
-            note=self.note,
-        )
+        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(SampleError)}
+        decision = "" if self.decision is None else self.decision.value
+        return SampleError(**{**values, "exception": exception, "decision": decision})
 
     def dumps(self) -> bytes:
         """Return it as bytes; an index that cannot be pickled becomes its repr."""
@@ -114,13 +102,8 @@ class BatchJob:
     batched: bool = True
 
     def indices(self) -> tuple[Any, ...]:
-        """Return the batch's indices; an index that is not iterable counts as one."""
-        if not self.batched:
-            return (self.index,)
-        try:
-            return tuple(self.index)
-        except TypeError:
-            return (self.index,)
+        """Return the batch's indices."""
+        return indices_of(self.index, batched=self.batched)
 
     def remaining(self) -> tuple[Any, ...]:
         """Return the indices of the samples that were not skipped."""
@@ -146,6 +129,16 @@ class BatchJob:
     def packed_failures(self) -> bytes:
         """Return the failures as bytes; empty if there are none."""
         return pickle.dumps([failed.dumps() for failed in self.failures]) if self.failures else b""
+
+
+def indices_of(index: Any, *, batched: bool) -> tuple[Any, ...]:
+    """Return a batch's indices; an index that is not iterable counts as one."""
+    if not batched:
+        return (index,)
+    try:
+        return tuple(index)
+    except TypeError:
+        return (index,)
 
 
 def unpack_failures(packed: bytes) -> list[SampleFailure]:

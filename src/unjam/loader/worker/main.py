@@ -36,9 +36,10 @@ from unjam.loader.transport.status_page import ARMED, Stage, StatusPage
 from unjam.loader.worker import messages, thread_limits
 from unjam.loader.worker.exceptions import record
 from unjam.loader.worker.failure_policy import RecoveryContext
-from unjam.loader.worker.fetching import Fetcher, IterableFetcher, make_fetcher
+from unjam.loader.worker.fetching import Fetcher, make_fetcher
 from unjam.loader.worker.job import BatchJob, Emptied, Interrupted, IterableEnded, RaiseFailure, SampleFailure
-from unjam.loader.worker.spec import WorkerInput, WorkerSpec, seed_batch
+from unjam.loader.worker.sample_random import seed_batch
+from unjam.loader.worker.spec import WorkerInput, WorkerSpec
 from unjam.loader.worker.transforms import Transforms
 from unjam.system import memory
 from unjam.system import torch_private as private
@@ -90,6 +91,7 @@ class Worker(RecoveryContext):
         # Keep it open: outside observers read the heartbeat through this descriptor.
         self._page = StatusPage(page_fd)
         self.words = self._page.words
+        self.heartbeat = self._page.heartbeat
         self._arena = Arena(self._page, self._announce)
         self._packer = Packer(self._arena, by_value=spec.by_value)
         self._fetcher: Fetcher | None = None
@@ -153,7 +155,9 @@ class Worker(RecoveryContext):
         self._worker_input = worker_input
         for kind, function in worker_input.collate_additions.items():
             private.default_collate_fn_map[kind] = function
-        self._tolerant = collating.install(self._arena, strict=collating.is_default(worker_input.collate_fn))
+        plain = collating.is_default(worker_input.collate_fn)
+        tolerant = collating.install(self._arena, strict=plain)
+        self._tolerant = tolerant if plain else None
         seed = spec.seed_everything()
         self._reseed(spec.shared_seed)
         private.set_worker_info(id=spec.worker, num_workers=spec.workers, seed=seed, dataset=worker_input.dataset)
@@ -166,7 +170,7 @@ class Worker(RecoveryContext):
         self._tell_skipping(self._fetcher)
 
     def _tell_skipping(self, fetcher: Fetcher) -> None:
-        if isinstance(fetcher, IterableFetcher) and fetcher.skipped:
+        if fetcher.skipped:
             self._send(messages.Skipped(fetcher.skipped, fetcher.skipping))
 
     def _reseed(self, shared_seed: int | None) -> None:
@@ -182,15 +186,7 @@ class Worker(RecoveryContext):
     def _new_fetcher(self) -> Fetcher:
         worker_input = self._worker_input
         assert worker_input is not None, "not prepared"
-        plain = collating.is_default(worker_input.collate_fn)
-        return make_fetcher(
-            worker_input,
-            self._spec,
-            self,
-            self._page,
-            collate=worker_input.collate_fn,
-            tolerant=self._tolerant if plain else None,
-        )
+        return make_fetcher(worker_input, self._spec, self, collate=worker_input.collate_fn, tolerant=self._tolerant)
 
     # -- serving -----------------------------------------------------------------------------------------------------
 
@@ -226,7 +222,7 @@ class Worker(RecoveryContext):
             try:
                 packed = self._packer.pack(batch)
             except BaseException as error:  # noqa: BLE001 - user-defined reductions run here
-                self._fetcher.recovery.batches.whole(job, "pickle", error)
+                self._fetcher.batches.whole(job, "pickle", error)
                 raise Emptied from None
         except Interrupted:
             return
@@ -277,10 +273,6 @@ class Worker(RecoveryContext):
             self._send_not_ready(error, "at the beginning of an epoch")
 
     # -- RecoveryContext ---------------------------------------------------------------------------------------------
-
-    @override
-    def heartbeat(self, stage: Stage, batch: int, position: int = -1) -> None:
-        self._page.heartbeat(stage, batch, position)
 
     @override
     def warn_once(self, text: str) -> None:

@@ -58,7 +58,6 @@ class BatchRequest:
     seed: int | None = None
     index: Any = field(default=None, metadata=NOT_SENT)
     indices: tuple[Any, ...] = field(default=(), metadata=NOT_SENT)
-    batched: bool = field(default=True, metadata=NOT_SENT)
     spares: tuple[Any, ...] = field(default=(), metadata=NOT_SENT)
     drawn: int = field(default=0, metadata=NOT_SENT)
     sampler_state: Any = field(default=None, metadata=NOT_SENT)

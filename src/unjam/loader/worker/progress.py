@@ -70,7 +70,7 @@ class Tracker:
 
     def __init__(self, dataset: Any, iterator: Any, *, every: int = 1, random: bool = True) -> None:
         self._dataset = dataset if is_stateful(dataset) and dataset is not iterator else None
-        self._iterator = iterator if iterator is not None and is_stateful(iterator) else None
+        self._iterator = iterator if is_stateful(iterator) else None
         self._streams = iterator is not None
         self._every = max(1, every)
         self._batches = 0

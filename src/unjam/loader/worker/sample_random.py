@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from unjam.system import random_state
+from unjam.system.random_state import isolated_random_state
 
 _MASK = (1 << 64) - 1
 # mixed with an index, so that sample 3, batch 3 and position 3 of a stream get different seeds
@@ -75,16 +75,29 @@ class SampleRandom:
         self._python.seed_later(seed)
 
 
+def seed_batch(seed: int) -> None:
+    """Seed for one batch, so that its random numbers do not depend on which worker makes it."""
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    loaded = sys.modules.get("numpy")
+    if loaded is not None:
+        loaded.random.seed(seed & 0xFFFFFFFF)
+
+
+def batch_seed(base: int, epoch: int, number: int) -> int:
+    """Return a batch's seed, well mixed so that neighbours differ strongly."""
+    mixed = (base + epoch * 0x9E3779B97F4A7C15 + number * 0xBF58476D1CE4E5B9) & (1 << 64) - 1
+    mixed = (mixed ^ mixed >> 31) * 0x94D049BB133111EB & (1 << 64) - 1
+    return mixed >> 1
+
+
 def replay_sample(dataset: Any, index: Any, seed: int | None, epoch: int) -> Any:
     """Load a sample as a worker did in that epoch; `seed`: None if random numbers depend on the worker."""
     if seed is None:
         return dataset[index]
-    before = random_state.capture()
-    try:
+    with isolated_random_state():
         SampleRandom(seed, epoch).sample(index)
         return dataset[index]
-    finally:
-        random_state.restore(before)
 
 
 class _LazyPython:

@@ -66,10 +66,10 @@ class Server(Forker):
         self._refused: set[str] = set(state.get("refused", ()))
         self._tried = set(self._refused)
         with _in_the_background():
-            from unjam.loader.worker import main as program  # noqa: PLC0415 - slow: open the socket first
+            from unjam.loader.worker import main as worker_main  # noqa: PLC0415 - slow: open the socket first
 
-            self._program = program
-            program.warm_up()
+            self._worker_main = worker_main
+            worker_main.warm_up()
         gc.freeze()
         if state:
             # We replaced a program that had not answered its request: answer it.
@@ -82,15 +82,12 @@ class Server(Forker):
             case NewTemplate():
                 self._fork(frame, "unjam-template", self._run_template)
             case Fork(worker):
-                self._fork(frame, f"unjam-worker-{worker}", self._work)
+                self._fork_worker(frame, worker)
 
     def _run_template(self, channel: int) -> None:
         from unjam.loader.worker.template import Template  # noqa: PLC0415 - only needed in a template
 
-        Template(channel, self._program).serve()
-
-    def _work(self, channel: int) -> None:
-        self._program.run(channel, None)
+        Template(channel, self._worker_main).serve()
 
     # -- importing ahead ---------------------------------------------------------------------------------------------
 

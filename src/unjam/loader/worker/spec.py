@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import random
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +10,6 @@ import torch
 
 from unjam.loader.engine.policy import Policy
 from unjam.loader.worker.progress import WorkerPosition
-from unjam.system import random_state
 from unjam.system import torch_private as private
 
 
@@ -49,10 +44,6 @@ class WorkerSpec:
         """The worker's number; None for the training process."""
         return None if self.inline else self.worker
 
-    def by_name(self) -> WorkerSpec:
-        """Return a copy for a worker that has the user's `__main__`."""
-        return dataclasses.replace(self, by_value=False)
-
     def seed_everything(self) -> int:
         """Seed as torch seeds its workers, to get the same random numbers; return the seed."""
         seed = self.base_seed + self.worker
@@ -63,32 +54,6 @@ class WorkerSpec:
 
             np.random.seed(private.generate_state(self.base_seed, self.worker))  # noqa: NPY002 - same as torch
         return seed
-
-
-@contextlib.contextmanager
-def isolated_random_state() -> Iterator[None]:
-    """Restore, on exit, the random generators that torch seeds."""
-    before = random_state.capture()
-    try:
-        yield
-    finally:
-        random_state.restore(before)
-
-
-def seed_batch(seed: int) -> None:
-    """Seed for one batch, so that its random numbers do not depend on which worker makes it."""
-    random.seed(seed)
-    torch.default_generator.manual_seed(seed)
-    loaded = sys.modules.get("numpy")
-    if loaded is not None:
-        loaded.random.seed(seed & 0xFFFFFFFF)
-
-
-def batch_seed(base: int, epoch: int, number: int) -> int:
-    """Return a batch's seed, well mixed so that neighbours differ strongly."""
-    mixed = (base + epoch * 0x9E3779B97F4A7C15 + number * 0xBF58476D1CE4E5B9) & (1 << 64) - 1
-    mixed = (mixed ^ mixed >> 31) * 0x94D049BB133111EB & (1 << 64) - 1
-    return mixed >> 1
 
 
 @dataclass(slots=True)

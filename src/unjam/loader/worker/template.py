@@ -28,7 +28,6 @@ import importlib
 import os
 import pickle
 import sys
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,14 +74,10 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The template can fork now, unless `unfit` says why not.
-
-    imported: installed modules that it had to import. seconds: how long it took.
-    """
+    """The template can fork now, unless `unfit` says why not. imported: installed modules that it had to import."""
 
     unfit: str
-    imported: tuple[str, ...]
-    seconds: float
+    imported: tuple[str, ...] = ()
 
 
 LANGUAGE = (More, Rebuild, Import, Rebuilt, Fork, Forked, NotForked)
@@ -93,10 +88,9 @@ class Template(Forker):
 
     idle = TEMPLATE_IDLE.seconds
 
-    def __init__(self, fd: int, program: Any) -> None:
+    def __init__(self, fd: int, worker_main: Any) -> None:
         super().__init__(fd, LANGUAGE)
-        self._program = program
-        self._worker_input: Any = None
+        self._worker_main = worker_main
         self._fds: list[int] = []
 
     def _handle(self, frame: Frame) -> None:
@@ -111,13 +105,10 @@ class Template(Forker):
             case Import(modules):
                 self._import(modules)
             case Fork(worker):
-                self._fork(frame, f"unjam-worker-{worker}", self._work)
-
-    def _work(self, channel: int) -> None:
-        self._program.run(channel, self._worker_input)
+                self._fork_worker(frame, worker)
 
     def _rebuild(self, request: Rebuild) -> None:
-        began, before, modules = time.monotonic(), _descriptors(), set(sys.modules)
+        before, modules = _descriptors(), set(sys.modules)
         unfit = ""
         gc.disable()  # rebuilding makes no garbage, and collections would take longer than the rebuilding
         try:
@@ -132,12 +123,12 @@ class Template(Forker):
             immortal.make_immortal([*shipping.containers, self._worker_input])
         loaded = list(sys.modules.items())
         imported = tuple(name for name, module in loaded if name not in modules and is_installed_module(module))
-        self._answer(Rebuilt(unfit, imported, time.monotonic() - began))
+        self._answer(Rebuilt(unfit, imported))
         if unfit:
             os._exit(0)
 
     def _import(self, modules: tuple[str, ...]) -> None:
-        began, before = time.monotonic(), _descriptors()
+        before = _descriptors()
         os.environ.update(NO_THREADS)
         for name in modules:
             if name not in sys.modules:
@@ -146,7 +137,7 @@ class Template(Forker):
                     importlib.import_module(name)
         gc.freeze()
         unfit = _unfit(before, children=bool(self._children))
-        self._answer(Rebuilt(unfit, (), time.monotonic() - began))
+        self._answer(Rebuilt(unfit))
         if unfit:
             os._exit(0)
 
