@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
+import resource
 import signal
+import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,14 +19,20 @@ import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import unjam
-from fake_cluster import FakeNode
+from fake_cluster import FakeCluster, FakeNode, FakeRay
 from support import Rows, Stream, wait_until
 from unjam.deadlines import Deadline
 from unjam.loader.cluster import cluster_pool
-from unjam.loader.cluster.ray_cluster import Node, shares
+from unjam.loader.cluster.cluster_pool import ClusterPool
+from unjam.loader.cluster.node_copy import _other_is_done, _takes
+from unjam.loader.cluster.node_link import AgentCannotStart, NodeLink
+from unjam.loader.cluster.ray_cluster import Node, RayAgent, RayCluster, cannot_travel, shares, workers_of_rank
 from unjam.loader.cluster.remote_batch import missing_there
+from unjam.loader.cluster.start import _named_in
+from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.worker.exceptions import record
 from unjam.loader.worker.job import SampleFailure
+from unjam.loader.worker.spec import WorkerInput
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -263,6 +273,7 @@ def test_workers_move_to_a_new_node(cluster, tmp_path, monkeypatch):
     got += [next(iterator) for _ in range(40)]
     assert indices(got) == list(range(4 * len(got)))
     assert not loader.incidents
+    assert sum(one.workers for one in loader.statistics().nodes.values()) <= 6
     del iterator
 
 
@@ -359,6 +370,67 @@ def test_an_unresponsive_agent_is_replaced(cluster, tmp_path):
     assert any("did not answer for" in one.what for one in loader.incidents)
 
 
+def test_a_second_epoch_has_its_own_patience(cluster):
+    """The time between two epochs does not count as waiting for a node."""
+    nodes, cluster.machines = cluster.machines, []
+    pool = ClusterPool(FakeCluster(cluster, unjam.RayPool(), None, None), [FakeSpec()], WorkerReports(), 0.2)
+    try:
+        pool.start([0], {})
+        pool.begin_epoch(None, 1)
+        time.sleep(0.3)
+        pool.start([0], {})
+    finally:
+        pool.close()
+        cluster.machines = nodes
+
+
+@dataclasses.dataclass
+class FakeSpec:
+    start_at: object = None
+    shared_seed: object = None
+    epoch: int = 0
+
+
+class Broken:
+    """An agent whose calls raise what no agent should raise."""
+
+    def tell(self, orders):
+        raise OSError
+
+    def poll(self, seconds, within):
+        raise IndexError("list index out of range")
+
+    def close(self, within):
+        pass
+
+
+def test_an_unexpected_error_of_an_agent_loses_its_link():
+    link = NodeLink(Broken(), "alpha", 2, lambda: None)
+    assert wait_until(lambda: link.lost) == "IndexError: list index out of range"
+    link.close()
+
+
+@pytest.mark.static
+def test_an_error_of_ray_without_text_is_reported():
+    class Ray:
+        class exceptions:
+            GetTimeoutError = RayTaskError = type("Unused", (Exception,), {})
+            NodeDiedError = RayError = type("Unused", (Exception,), {})
+            RayActorError = type("RayActorError", (Exception,), {"actor_init_failed": True})
+
+        def is_initialized(self):
+            return True
+
+    class Actor:
+        class tell:
+            @staticmethod
+            def remote(orders):
+                raise Ray.exceptions.RayActorError("")
+
+    with pytest.raises(AgentCannotStart, match="RayActorError"):
+        RayAgent(Ray(), Actor(), 1.0).tell([])
+
+
 # -- what travels ------------------------------------------------------------------------------------------------------
 
 
@@ -381,6 +453,44 @@ def test_unpicklable_objects_are_named():
         list(unjam.DataLoader(Holds(shared), num_workers=1, pool="ray"))
 
 
+@pytest.mark.static
+def test_an_error_names_a_node_only_if_that_node_failed():
+    given = WorkerInput(Holds(None), None, None, {})
+    error = ValueError("no such model")
+    assert "alpha" not in str(cannot_travel(given, error, lambda part: None, "alpha"))
+    assert "cannot be rebuilt on" in str(cannot_travel(given, error, lambda part: None, "alpha"))
+    assert "cannot be sent to another machine" in str(cannot_travel(given, error, lambda part: None))
+
+
+@pytest.mark.static
+def test_the_node_that_failed_is_tried():
+    nodes = [Node("a", "10.0.0.1", 2), Node("b", "10.0.0.12", 2)]
+    error = ValueError("no such model")
+    assert _named_in(error, nodes) is None
+    error.__notes__ = ["sample 3; on node 10.0.0.12"]
+    assert _named_in(error, nodes) is nodes[1]
+
+
+def test_a_copy_is_awaited_with_many_open_files(monkeypatch):
+    """select() does not accept descriptors from 1024 on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 1200:
+        pytest.skip("needs 1200 open files")
+    files = []
+    name = f"\0unjam-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as maker:
+        assert _takes(name, maker)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+            while not files or files[-1] < 1030:
+                files.append(os.open(os.devnull, os.O_RDONLY))
+            assert not _other_is_done(name, time.monotonic() + 0.05)
+        finally:
+            for fd in files:
+                os.close(fd)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 # -- placement ---------------------------------------------------------------------------------------------------------
 
 
@@ -392,6 +502,26 @@ def test_workers_are_divided_over_nodes():
     assert [share for _, share in shares(nodes, 100, spread=True)] == [5, 2]
     assert [share for _, share in shares(nodes, 6, spread=False)] == [5, 1]
     assert shares([], 6, spread=True) == []
+
+
+def test_a_rank_gets_its_share_of_the_processors_in_total(cluster, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    placed = FakeCluster(cluster, unjam.RayPool(), None, None)
+    placed._keys["alpha"] = "alpha"
+    assert placed.grow(4, [SimpleNamespace(name="alpha", room=2)], [], lambda: None) == []
+
+
+@pytest.mark.static
+@pytest.mark.parametrize(("ranks", "workers"), [("2", 2), ("", 4), ("0", 4), ("two", 4), ("-1", 4)])
+def test_the_number_of_ranks_may_be_missing(ranks, workers, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", ranks)
+    assert workers_of_rank(FakeRay(FakeNode("alpha", 4)), unjam.RayPool()) == workers
+
+
+@pytest.mark.static
+def test_a_resource_that_workers_do_not_take_is_ignored():
+    pool = unjam.RayPool(resources={"GPU": 0}, placement=SimpleNamespace(bundle_specs=[{"CPU": 3.0}]))
+    assert RayCluster(None, pool, None, None).nodes() == [Node("0", "bundle 0", 3)]
 
 
 @pytest.mark.parametrize(("placement", "used"), [("spread", 2), ("pack", 1)])

@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import sqlite3
 import threading
+import warnings
 import zipfile
 
 import numpy as np
@@ -18,7 +19,7 @@ import unjam
 from support import Squares, python, script, tear
 from unjam.errors import CannotShipError
 from unjam.loader.pool import start as starting
-from unjam.loader.ship import shipping
+from unjam.loader.ship import shipping, warning_filters
 from unjam.loader.ship.pickle_culprit import find_culprit
 from unjam.system import fork_safety
 from unjam.system.fork_safety import ForkFacts
@@ -652,6 +653,20 @@ def test_workers_see_the_current_environment_of_the_parent(tmp_path):
         """,
     )
     assert done.returncode == 0
+
+
+def test_new_warning_filters_apply_to_warnings_that_were_shown():
+    def warn():
+        warnings.warn("again", UserWarning, stacklevel=1)
+
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        warn()
+        warn()
+        assert len(shown) == 1
+        warning_filters.use([warning_filters.Filter("always", None, "builtins", "UserWarning", None, 0)])
+        warn()
+        assert len(shown) == 2
 
 
 def test_prints_and_logs_of_workers_go_where_the_parents_go(tmp_path):

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import contextlib
 import dataclasses
 import gc
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -21,7 +23,8 @@ from torch.utils.data import Dataset, IterableDataset
 import unjam
 from support import python
 from unjam import DataLoader, DeviceError
-from unjam.loader.device import mover
+from unjam.loader.device import mover, pinning
+from unjam.loader.pool.batch_result import BatchReport, FailedBatch
 
 ROW = 20_000  # bytes of a sample: batches lie in slots
 
@@ -571,6 +574,26 @@ def test_every_copy_is_recorded(device):
     assert len(told) == 10
     assert sum(nbytes for _, _, nbytes, _ in told) == loader.statistics().copies.bytes
     assert all(begun < done for begun, done, _, _ in told)
+
+
+class LateFuture(concurrent.futures.Future):
+    """The batch is pinned at the very moment at which the wait for it ends."""
+
+    def result(self, timeout=None):
+        if self.done():
+            return super().result(timeout)
+        self.set_result("batch")
+        raise concurrent.futures.TimeoutError
+
+
+@pytest.mark.static
+def test_a_batch_that_is_pinned_when_the_wait_ends_is_delivered():
+    batch = pinning.PinnedBatch(FailedBatch(BatchReport(), raises=True), None, 0, {})
+    batch._begun = future = LateFuture()
+    timer = threading.Timer(0.1, lambda: future.done() or future.set_result("batch"))
+    timer.start()
+    assert batch.open(copy=False) == "batch"
+    timer.join()
 
 
 def test_timeout_counts_only_the_wait_for_workers(device, monkeypatch):

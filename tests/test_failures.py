@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from faulty import BadStream, Broken, Keyed, Locked, Sour, tried
 from support import Bulk, tear
 from unjam import CannotCollateError, DataLoader, Incident, SampleError, TooManyErrorsError, UnjamError
+from unjam.statistics import Statistics
 
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
 
@@ -729,6 +730,12 @@ def test_statistics_count_batches_samples_and_failures(workers):
         stats.samples = 3
     list(made)
     assert made.statistics().samples == 48
+
+
+@pytest.mark.static
+def test_statistics_show_sizes_with_three_digits():
+    for size, text in ((999, "999 B"), (1000, "1 KB"), (999_600, "1 MB"), (12_345_678, "12.3 MB")):
+        assert f", {text};" in str(Statistics(bytes=size))
 
 
 def test_statistics_can_be_read_from_another_thread():

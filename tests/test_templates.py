@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import logging
 import os
 import signal
 import sys
@@ -346,8 +347,6 @@ class World:
         return 2
 
     def __getitem__(self, index):
-        import logging
-
         return os.getcwd(), os.environ.get("UNJAM_TEST_WORLD"), len(logging.getLogger().handlers), self.items[index]
 
 
@@ -361,6 +360,27 @@ def test_workers_see_the_current_folder_and_environment(tmp_path, monkeypatch):
     second = load(loader)
     assert second[0][:2] == (str(tmp_path), "new")
     assert first[0][2] == second[0][2], "no handler twice"
+
+
+class Logs(World):
+    def __getitem__(self, index):
+        manager = logging.root.manager
+        return manager.disable, logging.getLogger("a.library").level, self.items[index]
+
+
+def test_workers_see_the_current_log_levels():
+    """Also levels that the program has reset since the template was made."""
+    dataset, library = Logs(), logging.getLogger("a.library")
+    dataset.items = [str(n) for n in range(N)]
+    loader = loader_of(dataset, num_workers=1)
+    try:
+        logging.disable(logging.CRITICAL)
+        library.setLevel(logging.DEBUG)
+        assert load(loader)[0][:2] == (logging.CRITICAL, logging.DEBUG)
+    finally:
+        logging.disable(logging.NOTSET)
+        library.setLevel(logging.NOTSET)
+    assert load(loader)[0][:2] == (logging.NOTSET, logging.NOTSET)
 
 
 # -- ends ----------------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import gc
 import os
 import warnings
@@ -15,7 +16,10 @@ from torch.utils.data import Dataset, default_collate
 
 import unjam
 from support import Point, Record, Squares, tear
+from unjam.loader.pool.batch_result import ReceivedBatch
+from unjam.loader.transport.channel import Channel, pair
 from unjam.loader.transport.leases import POISON_VARIABLE, Leases
+from unjam.loader.transport.packing import Packer
 from unjam.loader.transport.slots import Arena
 from unjam.loader.transport.status_page import StatusPage
 from unjam.system import memory
@@ -38,6 +42,9 @@ class Holder:
     __hash__ = None
 
 
+_COMPLEX = torch.complex(torch.arange(3000.0), torch.arange(3000.0))
+
+
 def zoo():
     torch.manual_seed(0)
     np.random.seed(0)
@@ -52,6 +59,9 @@ def zoo():
         "complex64": torch.randn(300, dtype=torch.complex64),
         "conjugate": torch.randn(300, dtype=torch.complex64).conj(),
         "negative view": torch.randn(300, dtype=torch.complex64).conj().imag,
+        "conjugate over 8 KB": torch.randn(3000, dtype=torch.complex64).conj(),
+        "expanded conjugate": torch.randn(1, 5, dtype=torch.complex64).conj().expand(4, 5),
+        "a tensor and its conjugate": [_COMPLEX, _COMPLEX.conj(), _COMPLEX.conj().imag],
         "bool": torch.randn(1000) > 0,
         "int64": torch.arange(1000),
         "uint16": torch.arange(1000, dtype=torch.int32).to(torch.uint16),
@@ -491,6 +501,65 @@ def test_the_owner_of_a_slot_is_referenced_weakly():
     assert probe() is not None
     del tensor
     assert probe() is None
+
+
+def test_an_interrupted_copy_is_not_made_again(monkeypatch):
+    """A signal handler may raise after the slot is free: the worker may have filled it again."""
+    arena, _, leases = parts()
+    arena.open()
+    batch = ReceivedBatch(Packer(arena, by_value=False).pack(torch.full((20_000,), 1.0)), leases)
+    free = StatusPage.free
+
+    def interrupted(page, slot, generation):
+        free(page, slot, generation)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StatusPage, "free", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        batch.open(copy=True)
+    fill(arena, 2)
+    assert batch.open(copy=True).unique().tolist() == [1]
+
+
+@dataclasses.dataclass
+class Hello:
+    text: str = ""
+
+
+def channels():
+    return [Channel(end, (Hello,)) for end in pair()]
+
+
+def test_programs_do_not_inherit_received_descriptors():
+    first, second = channels()
+    with open(os.devnull) as file:
+        first.post(Hello(), fds=[file.fileno()])
+    second.receive()
+    (fd,) = second.arrived[0].fds
+    assert not os.get_inheritable(fd)
+    first.close()
+    second.close()
+
+
+def test_an_interrupted_send_closes_each_descriptor_once(monkeypatch):
+    first, second = channels()
+    closed, close = [], os.close
+
+    def interrupted(fd):
+        close(fd)
+        closed.append(fd)
+        if len(closed) == 1:
+            raise KeyboardInterrupt
+
+    with open(os.devnull) as file:
+        monkeypatch.setattr(os, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            first.post(Hello(), fds=[file.fileno()] * 3)
+        first.close()
+        monkeypatch.undo()
+    assert len(set(closed)) == len(closed) == 3
+    second.close()
 
 
 def test_memory_budget_limits_prefetching():

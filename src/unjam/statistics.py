@@ -293,7 +293,7 @@ class Statistics:
 def _bytes(value: int) -> str:
     size = float(value)
     for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
+        if size < 999.5:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.3g} TB"

@@ -90,12 +90,13 @@ class ClusterPool(Pool):
     @override
     def start(self, workers: list[int], positions: Mapping[int, WorkerPosition]) -> None:
         self._launched = self._launched or time.monotonic_ns()
+        if not self._waiting:
+            self._waiting_since = time.monotonic()
         for number in workers:
             if number not in self._at and number not in self._waiting:  # an action may be done twice
                 spec = dataclasses.replace(self._specs[number], start_at=positions.get(number))
                 self._waiting[number] = [msg.StartWorkers((spec,))]
                 self._started[number] = self._started.get(number, 0) + 1
-        self._waiting_since = self._waiting_since or time.monotonic()
         self._place_next = 0.0
         self._place()
 
@@ -315,7 +316,6 @@ class ClusterPool(Pool):
                 link.tell(*self._waiting[worker])
                 self._reports.has(link.name, len(link.workers))
             self._waiting.pop(worker)
-        self._waiting_since = 0.0
         if any(link.free < 0 for link in links) and not self._said_shared:
             self._said_shared = True
             room, all_of_them = sum(link.room for link in links), sum(len(link.workers) for link in links)
@@ -361,6 +361,7 @@ class ClusterPool(Pool):
                 self.arrivals.append(one.death)
                 del link.workers[worker.number]
                 self._at.pop(worker.number, None)
+                self._reports.has(link.name, len(link.workers))
             else:
                 event = self._event_of(link, worker, one)
                 if event is not None:

@@ -126,5 +126,6 @@ def _other_is_done(name: str, until: float) -> bool:
             select.select([], [], [], _STEP)
         if not is_own_peer(other):
             return False
-        ended, _, _ = select.select([other], [], [], max(0.0, until - time.monotonic()))
-        return bool(ended)
+        poller = select.poll()
+        poller.register(other, select.POLLIN)
+        return bool(poller.poll(max(0, int(1000 * (until - time.monotonic())))))

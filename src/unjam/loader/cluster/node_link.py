@@ -137,8 +137,8 @@ class NodeLink:
             try:
                 self._agent.tell(orders)
                 sent = time.monotonic()
-            except AgentLost as error:
-                self.lost = str(error)
+            except Exception as error:  # noqa: BLE001 - if this thread ended, the link would never count as lost
+                self.lost = _reason(error)
                 self._wake()
 
     def _listen(self) -> None:
@@ -147,9 +147,9 @@ class NodeLink:
             asked = time.monotonic_ns()
             try:
                 reply = self._agent.poll(NODE_REPLY.seconds, within)
-            except AgentLost as error:
+            except Exception as error:  # noqa: BLE001 - as in `_send`
                 self.failed = isinstance(error, AgentCannotStart)
-                self.lost = self.lost or str(error)
+                self.lost = self.lost or _reason(error)
                 break
             if self._shift is None:
                 same = reply.boot_id and reply.boot_id == boot_id()
@@ -176,6 +176,11 @@ class Cluster(Protocol):
 
     def why_no_room(self) -> str:
         """Say what the cluster lacks, after `grow` found nothing."""
+
+
+def _reason(error: Exception) -> str:
+    """Return why a link is lost; never empty."""
+    return str(error) if isinstance(error, AgentLost) and str(error) else f"{type(error).__name__}: {error}"
 
 
 def _shifted(heartbeat: Heartbeat, shift: int) -> Heartbeat:

@@ -144,7 +144,7 @@ class RayAgent(Agent):
             raise AgentLost(f"its agent failed: {type(error.cause).__name__}: {error.cause}") from error
         except known.RayActorError as error:
             if error.actor_init_failed:  # a package may be missing there: Ray's last line is the exception
-                raise AgentCannotStart(str(error).strip().splitlines()[-1]) from error
+                raise AgentCannotStart((_lines(error) or [type(error).__name__])[-1]) from error
             raise AgentLost(_short(error)) from error
         except known.NodeDiedError as error:
             raise AgentLost(_short(error)) from error
@@ -156,9 +156,13 @@ class RayAgent(Agent):
             ) from error
 
 
+def _lines(error: Exception) -> list[str]:
+    return [line.strip() for line in str(error).splitlines() if line.strip()]
+
+
 def _short(error: Exception) -> str:
     """Return the line of Ray's error that says why."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = _lines(error)
     why = [line for line in lines if "because" in line or "Died" in line or "died" in line]
     return (why or lines or [type(error).__name__])[-1][:300]
 
@@ -188,7 +192,8 @@ class RayCluster(Cluster):
         nodes = sorted((node for node in self.nodes() if node.key not in used), key=lambda node: self._failed[node.key])
         best = [node for node in nodes if self._failed[node.key] == self._failed[nodes[0].key]] if nodes else []
         found: list[NodeLink] = []
-        for node, share in shares(best, min(workers, self._share_of_rank()), spread=self._settings.placement != "pack"):
+        room = workers_of_rank(self._ray, self._settings) - sum(link.room for link in links)
+        for node, share in shares(best, min(workers, max(0, room)), spread=self._settings.placement != "pack"):
             try:
                 agent = self._agent(node, share, specs)
             except Exception:
@@ -239,13 +244,8 @@ class RayCluster(Cluster):
 
     def _each(self) -> dict[str, float]:
         """The resources of one worker."""
-        return {"CPU": float(self._settings.cpus), **self._settings.resources}
-
-    def _share_of_rank(self) -> int:
-        """The most workers for this rank: its part of the cluster, if there are several."""
-        ranks = int(os.environ.get("WORLD_SIZE", "1") or 1)
-        total: float = self._ray.cluster_resources().get("CPU", 0.0) / self._settings.cpus
-        return max(1, math.floor(total / max(1, ranks)))
+        each = {"CPU": float(self._settings.cpus), **self._settings.resources}
+        return {name: amount for name, amount in each.items() if amount}
 
     def _bundles(self, group: Any) -> list[Node]:
         found = []
@@ -274,6 +274,13 @@ class RayCluster(Cluster):
         # to install a runtime environment may take minutes
         patience = NODE_START.seconds if self._settings.runtime_env else self._settings.patience
         return RayAgent(self._ray, actor.remote(pickle.dumps((self._shipment, specs)), [self._stored]), patience)
+
+
+def workers_of_rank(ray: Any, settings: RayPool) -> int:
+    """Return how many workers the cluster has processors for, free or not; if there are several ranks, this rank's part."""
+    ranks = os.environ.get("WORLD_SIZE", "")
+    total: float = ray.cluster_resources().get("CPU", 0.0) / settings.cpus
+    return max(1, math.floor(total / max(1, int(ranks) if ranks.isdecimal() else 1)))
 
 
 def _actor_class(ray: Any) -> Any:
@@ -328,18 +335,19 @@ def cannot_travel(
     worker_input: WorkerInput, error: BaseException, attempt: Callable[[object], None], node: str = ""
 ) -> CannotShipError:
     """Return the error that names the part of the dataset that does not reach a node, or cannot be rebuilt there."""
-    at = f"node {node}" if node else "another machine"
+    doing, at = ("rebuilt on", f"node {node}") if node else ("sent to", "another machine")
     for name in ("dataset", "collate_fn", "worker_init_fn"):
         culprit = find_culprit(name, getattr(worker_input, name), attempt)
         if culprit is not None:
-            doing = "cannot be rebuilt on" if node else "cannot be sent to"
-            text = f"{culprit.path} {doing} {at}: it is a {culprit.type_name}\n  {culprit.reason}"
+            text = f"{culprit.path} cannot be {doing} {at}: it is a {culprit.type_name}\n  {culprit.reason}"
             cure = (
                 f"help: make it in the worker: unjam.per_worker(what opens it, its arguments) in place of {culprit.path}; packages that "
                 "the nodes lack can be given by RayPool(runtime_env={'pip': [...]})"
             )
             return CannotShipError(f"{text}\n{cure}", path=culprit.path, type_name=culprit.type_name, cure=cure)
-    return CannotShipError(f"the dataset cannot be rebuilt on {at}: {type(error).__name__}: {error}", path="dataset")
+    # which node cannot rebuild it is not known: each part can be rebuilt on the one that was tried
+    text = f"the dataset cannot be {doing} another machine: {type(error).__name__}: {error}"
+    return CannotShipError(text, path="dataset")
 
 
 def _pickles(part: object) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
-import os
+import re
 
 from unjam.deadlines import NODE_CLOSE
 from unjam.errors import CannotShipError
 from unjam.loader.cluster import ray_cluster
 from unjam.loader.cluster.cluster_pool import ClusterPool
 from unjam.loader.cluster.mixed_pool import MixedPool
+from unjam.loader.cluster.ray_cluster import Node
 from unjam.loader.pool import start
 from unjam.loader.pool.open_pools import close_all
 from unjam.loader.pool.protocol import Pool
@@ -37,9 +38,7 @@ def most_workers(spec: PoolSpec) -> int:
     settings = _settings(spec)
     if settings.workers:
         return settings.workers
-    ray = ray_cluster.connect(settings)
-    ranks = int(os.environ.get("WORLD_SIZE", "1") or 1)
-    return max(1, int(ray.cluster_resources().get("CPU", 0.0) / settings.cpus) // max(1, ranks))
+    return ray_cluster.workers_of_rank(ray_cluster.connect(settings), settings)
 
 
 def open_another_pool(request: PoolRequest, error: BaseException) -> Pool:
@@ -53,12 +52,19 @@ def open_another_pool(request: PoolRequest, error: BaseException) -> Pool:
         raise CannotShipError(
             f"the dataset cannot be rebuilt on the cluster: {type(error).__name__}: {error}"
         ) from error
-    agent = cluster.try_here(nodes[0], [dataclasses.replace(request.specs[0], start_at=None)])
+    node = _named_in(error, nodes) or nodes[0]
+    agent = cluster.try_here(node, [dataclasses.replace(request.specs[0], start_at=None)])
     try:
         rebuilds = ray_cluster.rebuilds_on(agent)
-        raise ray_cluster.cannot_travel(request.worker_input, error, rebuilds, nodes[0].name) from error
+        raise ray_cluster.cannot_travel(request.worker_input, error, rebuilds, node.name) from error
     finally:
         agent.close(NODE_CLOSE.seconds)
+
+
+def _named_in(error: BaseException, nodes: list[Node]) -> Node | None:
+    """Return the node that an error names, if it has room."""
+    notes = "\n".join(getattr(error, "__notes__", ()))
+    return next((one for one in nodes if re.search(rf"on node {re.escape(one.name)}(?![\w.])", notes)), None)
 
 
 def _settings(spec: PoolSpec) -> RayPool:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -86,12 +85,9 @@ class PinnedBatch(BatchResult):
         """Return the pinned batch, whose memory belongs to torch's allocator; wait until it is ready."""
         del copy
         self._wrapped.pop(self._number, None)
-        while True:
-            try:
-                return self._future.result(LIVENESS_CHECK.seconds), None
-            except FutureTimeout:
-                if self._future.done():
-                    raise
+        while not wait([self._future], LIVENESS_CHECK.seconds).done:
+            pass
+        return self._future.result(0), None
 
     def refuse(self) -> None:
         """Release the slot. If a thread is already pinning the batch, it releases the slot when it is done."""

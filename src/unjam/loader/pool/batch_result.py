@@ -94,9 +94,12 @@ class ReceivedBatch(BatchResult):
         elif filling is None:
             self._owner = bytearray(self._packed.data)
         elif copy:
-            self._owner = self._leases.copy_out(filling.slot, filling.generation, filling.used)
+            self._owner = self._leases.copy_of(filling.slot, filling.used)
         else:
             self._owner = self._leases.borrow(filling.slot, filling.generation)
+        if filling is not None and isinstance(self._owner, bytearray):
+            # only when the copy is stored: an interrupted call must not copy again from a slot with other content
+            self._leases.refuse(filling.slot, filling.generation)
         opened = (self._packed.unpack(self._owner), self._owner)
         self._owner, self._spent = None, True
         return opened

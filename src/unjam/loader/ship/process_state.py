@@ -51,6 +51,7 @@ class ProcessState:
     recursion_limit: int = field(default_factory=sys.getrecursionlimit)
     filters: list[warning_filters.Filter] = field(default_factory=list)
     log_levels: dict[str, int] = field(default_factory=dict)
+    log_disable: int = 0
     log_handlers: list[HandlerPlan] = field(default_factory=list)
     torch: dict[str, Any] = field(default_factory=dict)
     numpy_errors: dict[str, Any] = field(default_factory=dict)
@@ -67,6 +68,7 @@ class ProcessState:
             affinity=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
             filters=warning_filters.collect(),
             log_levels=_log_levels(),
+            log_disable=logging.root.manager.disable,
             log_handlers=_log_handlers(),
             torch=_torch_flags(),
             numpy_errors=dict(np.geterr()),
@@ -101,6 +103,7 @@ class ProcessState:
         sys.setrecursionlimit(max(self.recursion_limit, sys.getrecursionlimit()))
         warning_filters.use(self.filters)
         _apply_logging(self.log_levels, self.log_handlers)
+        logging.disable(self.log_disable)
         _apply_torch(self.torch)
         np.seterr(**self.numpy_errors)
 
@@ -155,8 +158,6 @@ def _log_levels() -> dict[str, int]:
     for name, logger in list(logging.Logger.manager.loggerDict.items()):
         if isinstance(logger, logging.Logger) and logger.level != logging.NOTSET:
             loggers[name] = logger.level
-    if logging.root.manager.disable:
-        loggers["\0disable"] = logging.root.manager.disable
     return loggers
 
 
@@ -180,6 +181,8 @@ def _log_handlers() -> list[HandlerPlan]:
 
 # handlers that we added; a worker forked from a template replaces those of the template
 _handlers: list[logging.Handler] = []
+# loggers whose level we set; the program may have reset it since the template took over its state
+_leveled: set[str] = set()
 
 
 def _apply_logging(levels: dict[str, int], plans: list[HandlerPlan]) -> None:
@@ -195,11 +198,12 @@ def _apply_logging(levels: dict[str, int], plans: list[HandlerPlan]) -> None:
         handler.setFormatter(logging.Formatter(plan.pattern, plan.dates, plan.style))
         logging.getLogger().addHandler(handler)
         _handlers.append(handler)
+    for name in _leveled - levels.keys():
+        logging.getLogger(name).setLevel(logging.NOTSET)
     for name, level in levels.items():
-        if name == "\0disable":
-            logging.disable(level)
-        else:
-            logging.getLogger(name).setLevel(level)
+        logging.getLogger(name).setLevel(level)
+    _leveled.clear()
+    _leveled.update(levels)
 
 
 def _torch_flags() -> dict[str, Any]:

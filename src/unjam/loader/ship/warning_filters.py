@@ -79,6 +79,7 @@ def use(wanted: list[Filter]) -> None:
     for place, one in enumerate(wanted):
         with contextlib.suppress(KeyError, AttributeError):
             entries[place] = one.entry()
+    warnings.resetwarnings()  # it also makes Python forget which warnings it has shown
     _warnings.filters[:] = entries.values()
     for place, one in enumerate(wanted):
         if place not in entries and one.module_of not in sys.modules:

@@ -37,6 +37,8 @@ _SMALL = 1 << 14
 # descriptors that one frame may carry; the kernel's own limit is 253
 MOST_FDS = 200
 _ANCILLARY = socket.CMSG_SPACE(MOST_FDS * struct.calcsize("i"))
+# programs that this process starts must not inherit the descriptors that it receives
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 # metadata of a field that stays in this process; such fields come last and have defaults
@@ -131,8 +133,8 @@ class Channel:
             except OSError as error:
                 self.close()
                 raise ChannelClosed(str(error)) from error
-            for copy in copies:
-                os.close(copy)
+            while copies:
+                os.close(copies.pop())
             if sent == len(view):
                 self._outbox.popleft()
             else:
@@ -164,13 +166,13 @@ class Channel:
         came = False
         while not self.closed:
             try:
-                count, ancillary, flags, _ = self._socket.recvmsg_into((self._space,), _ANCILLARY)
+                count, ancillary, flags, _ = self._socket.recvmsg_into((self._space,), _ANCILLARY, _CLOSE_ON_EXEC)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
                 self.closed = True
                 break
-            if ancillary or flags:
+            if ancillary or flags & socket.MSG_CTRUNC:
                 self._collect(ancillary, flags)
             if not count:
                 self.closed = True

@@ -69,13 +69,9 @@ class Leases:
         """The memory of a slot."""
         return self._mappings.get(slot)
 
-    def copy_out(self, slot: int, generation: int, used: int) -> bytearray:
-        """Copy the filling's bytes into ordinary memory and free the slot."""
-        mapping = self._mappings[slot]
-        memory = bytearray(used)
-        memoryview(memory)[:] = mapping.view()[:used]
-        self.refuse(slot, generation)
-        return memory
+    def copy_of(self, slot: int, used: int) -> bytearray:
+        """Return a copy of the filling's bytes in ordinary memory."""
+        return bytearray(self._mappings[slot].view()[:used])
 
     def refuse(self, slot: int, generation: int) -> None:
         """Free a slot without reading its filling."""

@@ -108,6 +108,9 @@ class _Sink:
             return NotImplemented
         if tensor.requires_grad:
             return unpacking.rebuild_leaf, (tensor.detach(),)
+        if tensor.is_conj() or tensor.is_neg():
+            # its memory holds other values than its elements
+            tensor = tensor.resolve_conj().resolve_neg()
         size = tuple(tensor.shape)
         dtype = tensor.dtype
         nbytes = math.prod(size) * dtype.itemsize
@@ -122,11 +125,11 @@ class _Sink:
             # Overlapping memory (expand, unfold, many views): the storage is smaller.
             at, length = self._storage_at(storage)
             return unpacking.rebuild_view, (at, length, dtype, size, tensor.stride(), tensor.storage_offset())
-        if nbytes <= SMALL_TENSOR and self._in_stream < LARGEST_INLINE and _is_plain(tensor):
+        if nbytes <= SMALL_TENSOR and self._in_stream < LARGEST_INLINE and tensor.is_contiguous():
             self._in_stream += nbytes
             return unpacking.rebuild_small, (ctypes.string_at(tensor.data_ptr(), nbytes), dtype, size)
         stride = None if tensor.is_contiguous() else _dense_stride(tensor)
-        at_once = self._arena.offset_of(tensor.data_ptr(), nbytes) if _is_plain(tensor) else None
+        at_once = self._arena.offset_of(tensor.data_ptr(), nbytes) if tensor.is_contiguous() else None
         if at_once is not None:
             return unpacking.rebuild_tensor, (at_once, dtype, size, None)
         offset = self._arena.place(nbytes)
@@ -152,11 +155,6 @@ class _Sink:
             self._arena.at(offset, length, torch.uint8).untyped_storage().copy_(storage)
         self._storages[key] = (offset, storage)
         return offset, length
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor's memory holds exactly its elements, in order."""
-    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
