@@ -43,7 +43,6 @@ class WatchedFailure:
     at: float = 0.0
     pid: int = 0
     errno: int = 0
-    filename: str = ""
     thread: str = ""  # the thread that raised it, unless it is the main thread
     unpickled: str = ""  # the class whose unpickling failed
     context: str = ""  # the context variable that has no value in this thread

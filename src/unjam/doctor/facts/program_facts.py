@@ -123,6 +123,12 @@ class WatchedLoader:
         return f"{self.description.kind} over {self.description.dataset}" + (f" ({at})" if at else "")
 
     @property
+    def source_files(self) -> list[str]:
+        """The files of its code, and of the lines that create and iterate it, each once."""
+        places = (self.made, self.place)
+        return list(dict.fromkeys([*self.description.files, *(one.file for one in places if one is not None)]))
+
+    @property
     def home(self) -> Place | None:
         """The line of the dataset's class."""
         return self.description.home

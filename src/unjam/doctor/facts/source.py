@@ -179,7 +179,7 @@ def swallowing(function: types.FunctionType) -> Iterator[tuple[Place, tuple[int,
             continue
         lines = (inner.body[0].lineno, inner.body[-1].end_lineno or inner.body[-1].lineno)
         for handler in inner.handlers:
-            caught = _caught(handler)
+            caught = caught_names(handler)
             if caught and set(caught) <= _NARROW:
                 continue
             done = _what_it_does(handler, function.__name__, given, broad=not caught or bool(set(caught) & _BROAD))
@@ -197,7 +197,8 @@ def _function_node(file: str, code: types.CodeType) -> ast.FunctionDef | ast.Asy
     return None
 
 
-def _caught(handler: ast.ExceptHandler) -> list[str]:
+def caught_names(handler: ast.ExceptHandler) -> list[str]:
+    """Return the names of the exceptions that a handler catches; none for a bare `except:`."""
     if handler.type is None:
         return []
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]

@@ -6,7 +6,7 @@ import ast
 import os
 from collections.abc import Iterable, Iterator
 
-from unjam.doctor.facts.source import enclosing, is_in_loop, tree_of
+from unjam.doctor.facts.source import caught_names, enclosing, is_in_loop, tree_of
 from unjam.doctor.facts.trial import Place
 
 
@@ -56,10 +56,8 @@ def handlers_of(file: str, name: str) -> Iterator[Place]:
     """Where a file catches an exception by this name."""
     tree = tree_of(file)
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.ExceptHandler) and node.type is not None:
-            kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
-            if any(ast.unparse(kind).rpartition(".")[2] == name for kind in kinds):
-                yield Place(file, node.lineno)
+        if isinstance(node, ast.ExceptHandler) and name in caught_names(node):
+            yield Place(file, node.lineno)
 
 
 def attribute_line(home: Place | None, name: str) -> Place | None:

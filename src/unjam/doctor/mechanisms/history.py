@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import filled_at
-from unjam.doctor.facts.trial import Trial
 from unjam.doctor.mechanisms.trials import count, differing, names
 from unjam.doctor.proof import AGREES
 
@@ -26,7 +25,8 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
     """Explain samples that differ between workers by a container that grows during loading."""
     for case in known.cases:
         wrong = differing(case, case.compared)
-        grown = [path for path in _grown(case.alone) if path.startswith(("dataset.", "collate_fn."))]
+        containers = case.alone.dataset_changes.grown if case.alone is not None else ()
+        grown = [path for path in containers if path.startswith(("dataset.", "collate_fn."))]
         if (
             not wrong
             or not grown
@@ -55,7 +55,3 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             accounts_for=("differs",),
         )
         return
-
-
-def _grown(trial: Trial | None) -> list[str]:
-    return list(trial.dataset_changes.grown) if trial else []

@@ -75,8 +75,7 @@ def _put_together(loader: WatchedLoader, member: str) -> Place | None:
     if (known := loader.composed_at(member.rpartition(".")[0])) is not None:
         return known
     owner = member.rpartition(".")[0].rpartition(".")[2]
-    files = [*loader.description.files, *(one.file for one in (loader.made, loader.place) if one is not None)]
-    return next((at for file in dict.fromkeys(files) for at in stored(file, owner)), None) if owner else None
+    return next((at for file in loader.source_files for at in stored(file, owner)), None) if owner else None
 
 
 def _last_batch(known: Knowledge) -> Iterator[Explanation]:

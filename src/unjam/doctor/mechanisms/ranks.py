@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.program_facts import WatchedLoader
-from unjam.doctor.facts.source import leaves_loop_early, quoted
+from unjam.doctor.facts.source import leaves_loop_early, line_of, quoted
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES
 
@@ -39,7 +39,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         rank = watched.rank_of(first)
         who = f"rank {rank}" if rank is not None else f"process {first.pid}"
         yield RankSkippedSteps(
-            culprit=f"{quoted(place).partition(': ')[2]} at {place}",
+            culprit=f"{line_of(place)} at {place}",
             place=place,
             because=(
                 *(_rank_words(watched.rank_of(one), one) for one in loaders),

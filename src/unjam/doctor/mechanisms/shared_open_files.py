@@ -10,7 +10,6 @@ from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.faults import Resource
 from unjam.doctor.facts.program_facts import ProcessObservations
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.mechanisms.trials import basis_correct_with, wrong_samples
 from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
@@ -37,29 +36,29 @@ def _of_waits(known: Knowledge) -> Iterator[Explanation]:
     for case in known.cases:
         if case.watched_loader is None or not case.forked:
             continue
-        looks = known.watched.observations_of(case.watched_loader)
+        observations = known.watched.observations_of(case.watched_loader)
         for part in case.connections:
             target = part.state.target
             asked = [pid for process in known.watched.processes for pid in process.used_connections.get(target, ())]
-            users = {one.pid for one in looks if one.targets.get(target)} | set(asked)
+            users = {one.pid for one in observations if one.targets.get(target)} | set(asked)
             if len(users & set(case.watched_loader.worker_pids)) > 1:
                 yield _waited_on(case, part, len(users))
                 break
         else:
-            yield from _unnamed(case, looks)
+            yield from _unnamed(case, observations)
 
 
-def _unnamed(case: Case, looks: list[ProcessObservations]) -> Iterator[Explanation]:
+def _unnamed(case: Case, observations: list[ProcessObservations]) -> Iterator[Explanation]:
     """Find a connection on which several workers waited and that is not reachable from the dataset."""
     users: dict[str, int] = {}
-    for one in looks:
+    for one in observations:
         for target in one.targets:
             if target.startswith("socket:"):
                 users[target] = users.get(target, 0) + 1
     target = next((one for one, times in users.items() if times > 1), "")
     if not target or case.watched_loader is None:
         return
-    line = next((one.place for look in looks for one in look.lines if one.waits == "socket"), None)
+    line = next((one.place for process in observations for one in process.lines if one.waits == "socket"), None)
     place = case.process_facts.opened.get(target) or line or case.loader.dataset_place
     yield SharedOpenFile(
         culprit=f"the connection at {place}" if place is not None else "a connection",
@@ -122,9 +121,10 @@ def _of_a_failure(known: Knowledge) -> Iterator[Explanation]:
     if shared is None or failure.errno in (2, 27, 28) or loader.workers < 2:
         return
     case = known.case_of(loader.pid, loader.number)
-    place = shared.opened or _opened(case, shared) or failure.place
+    part = _part(case, shared)
+    place = shared.opened or (part.place if part is not None else None) or failure.place
     yield SharedOpenFile(
-        culprit=_name(case, shared),
+        culprit=iterator_of(part.path if part is not None else shared.path),
         place=place,
         because=(
             f"{failures.where_failed(failure)} fails: {failures.failure_words(failure)}",
@@ -147,15 +147,9 @@ def _is_shared(one: Resource) -> bool:
     return one.inherited and not one.target.startswith(("/dev/", "anon_inode:", "/memfd:"))
 
 
-def _opened(case: Case | None, shared: Resource) -> Place | None:
-    part = next((one for one in case.kinds("handle") if one.state.target == shared.target), None) if case else None
-    return part.place if part is not None else None
-
-
-def _name(case: Case | None, shared: Resource) -> str:
-    """Its path in the dataset if it has one, otherwise in the failing code."""
-    part = next((one for one in case.kinds("handle") if one.state.target == shared.target), None) if case else None
-    return iterator_of(part.path if part is not None else shared.path)
+def _part(case: Case | None, shared: Resource) -> Part | None:
+    """The part of the dataset that is this file or connection."""
+    return next((one for one in case.kinds("handle") if one.state.target == shared.target), None) if case else None
 
 
 ITERATOR = (" (an iterator over a DataLoader)", "._worker_result_queue", "._index_queues")

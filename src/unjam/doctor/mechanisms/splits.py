@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.program_facts import WatchedLoader
-from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls, share_taken_at
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, OBSERVED
@@ -106,13 +106,10 @@ def _part(loader: WatchedLoader) -> set[object]:
 def _explanation(known: Knowledge, first: WatchedLoader, second: WatchedLoader, common: int) -> RanksSplitDifferently:
     files = [one.file for one in (first.made, first.place) if one is not None]
     split = next((at for file in dict.fromkeys(files) for at in attribute_calls(file, CHOOSE)), None)
-    ranks = [known.watched.rank_of(one) for one in (first, second)]
-    who = " and ".join(f"rank {rank}" if rank is not None else "a process" for rank in ranks)
+    who = _names(known, first, second)
     each, union = len(_part(first)), len(_part(first) | _part(second))
     return RanksSplitDifferently(
-        culprit=f"{quoted(split).partition(': ')[2] or 'the split'} at {split}"
-        if split
-        else f"the split of {first.name}",
+        culprit=f"{line_of(split) or 'the split'} at {split}" if split else f"the split of {first.name}",
         place=split or first.made,
         because=(
             f"{who} train on {count(each, 'sample')} each, of which {common:,} are the same; together they use {union:,}",
@@ -127,6 +124,11 @@ def _explanation(known: Knowledge, first: WatchedLoader, second: WatchedLoader, 
         union=union,
         accounts_for=("ranks",),
     )
+
+
+def _names(known: Knowledge, *loaders: WatchedLoader) -> str:
+    ranks = map(known.watched.rank_of, loaders)
+    return " and ".join(f"rank {rank}" if rank is not None else "a process" for rank in ranks)
 
 
 SHUFFLES = ("shuffle", "permutation", "randperm", "sample", "listdir", "scandir", "glob", "iglob", "rglob")
@@ -148,8 +150,7 @@ def _orders(known: Knowledge) -> Iterator[Explanation]:
             *(one.file for one in (first.home, first.made, first.place) if one is not None),
         ]
         line = next((at for file in dict.fromkeys(files) for at in attribute_calls(file, SHUFFLES)), None)
-        ranks = [known.watched.rank_of(one) for one in (first, second)]
-        who = " and ".join(f"rank {rank}" if rank is not None else "a process" for rank in ranks)
+        who = _names(known, first, second)
         yield RanksOrderDifferently(
             culprit=f"{name}, ordered at {line}" if line is not None else name,
             place=line or first.home or first.made,

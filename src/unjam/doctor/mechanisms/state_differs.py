@@ -167,12 +167,11 @@ def _setter(watched: ProgramFacts, loader: WatchedLoader, name: str) -> Place | 
         inside = [one for one in entered if one.worker >= 0]
         return (inside or entered)[-1].place if entered else None
     calls = next((calls for begin, calls in _SETTERS.items() if name.startswith(begin)), ())
-    files = list(loader.description.files) + [one.file for one in (loader.place, loader.made) if one is not None]
-    return next((at for file in dict.fromkeys(files) for at in attribute_calls(file, calls)), None)
+    return next((at for file in loader.source_files for at in attribute_calls(file, calls)), None)
 
 
 def _line(loader: WatchedLoader, case: Case | None, path: str) -> Place | None:
-    files = {place.file for place in (loader.place, loader.made) if place is not None} | set(loader.description.files)
+    files = set(loader.source_files)
     if case is not None and case.loader.dataset_place is not None:
         files.add(case.loader.dataset_place.file)
     return next((at for file in sorted(files) for at in stored(file, path.rpartition(".")[2])), None)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
-from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES
 
@@ -26,7 +26,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         return
     place = failure.root_at or failure.place
     yield RetriesWithoutEnd(
-        culprit=f"{quoted(place).partition(': ')[2] or 'the sample'} at {place}",
+        culprit=f"{line_of(place) or 'the sample'} at {place}",
         place=place,
         because=(
             f"{failures.where_failed(failure)} ended with {failures.failure_words(failure)}",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.facts.source import leaves_loop_early, quoted
+from unjam.doctor.facts.source import leaves_loop_early, line_of, quoted
 from unjam.doctor.facts.source_places import method_line, share_taken_at
 from unjam.doctor.facts.trial import Place, Trial
 from unjam.doctor.mechanisms.trials import count
@@ -132,6 +132,10 @@ def _total(loader: WatchedLoader) -> float:
     return sum(epoch.seconds for epoch in loader.epochs)
 
 
+def _waited_words(loader: WatchedLoader) -> str:
+    return f"of {duration(_total(loader))} with {loader.name}, training waited {duration(_waited(loader))}"
+
+
 def _explanation(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> TrainingWaits:
     waited, total = _waited(loader), _total(loader)
     loaded, loading = sum(e.loaded for e in loader.epochs), sum(e.loading for e in loader.epochs)
@@ -142,7 +146,7 @@ def _explanation(watched: ProgramFacts, loader: WatchedLoader, case: Case | None
         culprit=f"{place}" if place is not None else loader.name,
         place=place or loader.home or loader.made or loader.place,
         because=(
-            f"of {duration(total)} with {loader.name}, training waited {duration(waited)} ({waited / total:.0%}), not counting first batches",
+            f"{_waited_words(loader)} ({waited / total:.0%}), not counting first batches",
             f"a sample takes {duration(each)} to load"
             + (f", in {count(loader.workers, 'worker')}" if loader.workers else ""),
             *(f"{share:.0%} of the loading time: {quoted(at)}" for at, share in lines[:3] if share >= 0.05),
@@ -189,7 +193,7 @@ def _skipped(watched: ProgramFacts) -> Iterator[Explanation]:
             continue
         each = stepped.seconds / stepped.batches if stepped.batches else 0.0
         yield LoadedToBeSkipped(
-            culprit=f"{quoted(place).partition(': ')[2]} at {place}",
+            culprit=f"{line_of(place)} at {place}",
             place=place,
             because=(
                 f"the first {skipped:,} batches of {loaders[0].name} were loaded, but no training step used them",
@@ -204,22 +208,24 @@ def _skipped(watched: ProgramFacts) -> Iterator[Explanation]:
         return
 
 
-TURNS, BUSY_LOOKS = 0.25, 40  # share of the observations of busy workers, and the fewest of these
+TURNS, FEWEST_BUSY = 0.25, 40  # share of the observations of busy workers, and the fewest of these
 
 
 def _turns(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> Iterator[Explanation]:
     """Find a line at which several workers wait for a lock that they share."""
-    looks = watched.observations_of(loader)
-    waiting = [(one.pid, line) for one in looks for line in one.lines if line.stage == "sample" and line.waits in LOCKS]
-    busy = sum(one.times - one.waits.get("pipe", 0) for one in looks)
-    share = sum(one.waits.get(kind, 0) for one in looks for kind in LOCKS) / busy if busy else 0.0
+    observations = watched.observations_of(loader)
+    waiting = [
+        (one.pid, line) for one in observations for line in one.lines if line.stage == "sample" and line.waits in LOCKS
+    ]
+    busy = sum(one.times - one.waits.get("pipe", 0) for one in observations)
+    share = sum(one.waits.get(kind, 0) for one in observations for kind in LOCKS) / busy if busy else 0.0
     lines = Counter(line.place for _, line in waiting for _ in range(line.times))
-    if share < TURNS or busy < BUSY_LOOKS or lines.total() < 2:
+    if share < TURNS or busy < FEWEST_BUSY or lines.total() < 2:
         return
     place = lines.most_common(1)[0][0]
     locks = [part for part in case.kinds("lock", "semaphore") if part.state.between_processes] if case else []
     lock = next((part for part in locks if part.path.rpartition(".")[2] in quoted(place)), None)
-    files = any(one.waits.get("file lock") for one in looks)
+    files = any(one.waits.get("file lock") for one in observations)
     if lock is None and not files:
         return
     name = lock.path if lock is not None else "a lock on a file"
@@ -227,9 +233,9 @@ def _turns(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> I
         culprit=f"{name} at {place}",
         place=place,
         because=(
-            f"in {share:.0%} of the observations, {count(len(looks), 'worker')} waited for a lock, at {quoted(place)}",
+            f"in {share:.0%} of the observations, {count(len(observations), 'worker')} waited for a lock, at {quoted(place)}",
             *((f"created at {quoted(lock.place)}",) if lock is not None and lock.place is not None else ()),
-            f"of {duration(_total(loader))} with {loader.name}, training waited {duration(_waited(loader))}",
+            _waited_words(loader),
         ),
         basis=AGREES,
         case=case,
@@ -250,7 +256,7 @@ def _sampler(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explanati
     if loader.iterable or seconds < max(LONG_SAMPLING, SAMPLING_SHARE * _total(loader)):
         return
     lines = Counter(
-        {one.place: one.times for looks in watched.observations for one in looks.lines if one.stage == "sampler"}
+        {one.place: one.times for process in watched.observations for one in process.lines if one.stage == "sampler"}
     )
     name, file = loader.description.batch_sampler or loader.description.sampler, loader.description.sampler_file
     hot = lines.most_common(1)[0][0] if lines else None
@@ -278,15 +284,15 @@ UNPICKLES, FEWEST_STACKS = 0.4, 5
 
 def _unpickling(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explanation]:
     """Find a training process that computes inside the loader's `next`."""
-    looks = next((one for one in watched.observations if one.pid == loader.pid), None)
-    computing = [line for line in looks.lines if line.waits == "nothing"] if looks is not None else []
+    observations = next((one for one in watched.observations if one.pid == loader.pid), None)
+    computing = [line for line in observations.lines if line.waits == "nothing"] if observations is not None else []
     stacks, inside = (
         sum(one.times for one in found) for found in (computing, [one for one in computing if one.stage == "waits"])
     )
-    if looks is None or not loader.workers or stacks < FEWEST_STACKS:
+    if observations is None or not loader.workers or stacks < FEWEST_STACKS:
         return
     # stacks are read only while it computes; the observations without a stack show how often it does
-    seconds = _total(loader) * looks.waits.get("nothing", 0) / looks.times * inside / stacks
+    seconds = _total(loader) * observations.waits.get("nothing", 0) / observations.times * inside / stacks
     share = min(1.0, seconds / _waited(loader))
     if share < UNPICKLES:
         return
@@ -295,9 +301,9 @@ def _unpickling(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explan
         culprit=f"the batches of {loader.name}",
         place=loader.home or place,
         because=(
-            f"the training process computed in {looks.waits.get('nothing', 0)} of {looks.times} observations, and {inside} of {stacks} "
+            f"the training process computed in {observations.waits.get('nothing', 0)} of {observations.times} observations, and {inside} of {stacks} "
             "of its stacks were inside the loader" + (f", at {quoted(place)}" if place is not None else ""),
-            f"of {duration(_total(loader))} with {loader.name}, training waited {duration(_waited(loader))}",
+            _waited_words(loader),
         ),
         basis=AGREES,
         loader=loader.name,
@@ -325,7 +331,7 @@ def _idle_workers(loader: WatchedLoader, case: Case | None) -> Iterator[Explanat
         place=loader.home or loader.made,
         because=(
             f"all {len(trial.samples):,} samples came from {count(len(busy), 'worker')} of {loader.workers}",
-            f"of {duration(_total(loader))} with {loader.name}, training waited {duration(_waited(loader))}",
+            _waited_words(loader),
         ),
         basis=AGREES,
         case=case,
@@ -348,7 +354,7 @@ def _proxy(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> I
             because=(
                 f"{share:.0%} of the loading time: {quoted(place)}",
                 f"{path} is a proxy: each access sends a message to the manager's process and waits for the answer",
-                f"of {duration(_total(loader))} with {loader.name}, training waited {duration(_waited(loader))}",
+                _waited_words(loader),
             ),
             basis=AGREES,
             case=case,
@@ -404,8 +410,8 @@ FEWEST = 12  # stacks from which lines are counted
 def _seen_lines(watched: ProgramFacts, loader: WatchedLoader) -> list[tuple[Place, float]]:
     """The lines of the watched program at which the loading processes were observed, and their shares."""
     found: Counter[Place] = Counter()
-    for looks in watched.observations_of(loader):
-        for line in looks.lines:
+    for process in watched.observations_of(loader):
+        for line in process.lines:
             if line.stage in ("sample", "collate"):
                 found[line.place] += line.times
     whole = found.total()
@@ -415,6 +421,6 @@ def _seen_lines(watched: ProgramFacts, loader: WatchedLoader) -> list[tuple[Plac
 def _lines(case: Case | None) -> list[tuple[Place, float]]:
     """The lines on which loading spends its time, from the stacks of a trial, and their shares."""
     trials = [case.as_is, case.alone] if case is not None else []
-    looks = next((one.lines for one in trials if one is not None and one.lines), ())
-    whole = sum(times for _, times in looks)
-    return [(place, times / whole) for place, times in looks] if whole >= 20 else []
+    observations = next((one.lines for one in trials if one is not None and one.lines), ())
+    whole = sum(times for _, times in observations)
+    return [(place, times / whole) for place, times in observations] if whole >= 20 else []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts import stack_activity
 from unjam.doctor.facts.scene import Process, Scene, Thread
-from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.trial import Place, place_of
 from unjam.doctor.proof import AGREES, SUGGESTED
@@ -120,12 +120,7 @@ def _exit(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
         if child is None or main.thread.waiting.kind != "child":
             continue
         loader = next((one for one in known.watched.loaders if child.pid in one.worker_pids), None)
-        files = (
-            [*loader.description.files, *(one.file for one in (loader.made, loader.place) if one is not None)]
-            if loader
-            else []
-        )
-        place = _ignores_at(files) if child.ignores_sigterm else None
+        place = _ignores_at(loader.source_files) if loader is not None and child.ignores_sigterm else None
         yield ExitWaits(
             culprit=f"{child.name} at {place}" if place is not None else child.name,
             place=place or (loader.made if loader is not None else None),
@@ -152,9 +147,7 @@ def _exit(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
 
 def _ignores_at(files: list[str]) -> Place | None:
     """The line that sets how a process handles SIGTERM."""
-    calls = [
-        at for file in dict.fromkeys(files) for at in attribute_calls(file, ("signal", "sigaction", "pthread_sigmask"))
-    ]
+    calls = [at for file in files for at in attribute_calls(file, ("signal", "sigaction", "pthread_sigmask"))]
     return next((at for at in calls if "SIGTERM" in quoted(at)), None)
 
 
@@ -220,7 +213,7 @@ def _terminated(scene: Scene, waiter: Process) -> Iterator[Explanation]:
         return
     handled = _ignores_at([place.file])
     yield TerminationWithoutEffect(
-        culprit=f"{quoted(handled).partition(': ')[2]} at {handled}" if handled is not None else child.name,
+        culprit=f"{line_of(handled)} at {handled}" if handled is not None else child.name,
         place=handled or sent,
         because=(
             f"{waiter.name} sends SIGTERM at {quoted(sent)}, then waits for {child.name} to end at {quoted(place)}",
@@ -311,7 +304,7 @@ def _producer(process: Process) -> Iterator[Explanation]:
         return
     place = process.thread.place
     yield ProducerNeverEnds(
-        culprit=f"{quoted(place).partition(': ')[2] or 'join()'} at {place}",
+        culprit=f"{line_of(place) or 'join()'} at {place}",
         place=place,
         because=(
             f"{process.name} waits for thread {producer.name!r} to end, at {quoted(place)}",
@@ -371,7 +364,7 @@ def _taken_whole(process: Process) -> Iterator[Explanation]:
         if place is None:
             continue
         yield InputTakenWhole(
-            culprit=f"{quoted(place).partition(': ')[2] or 'map()'} at {place}",
+            culprit=f"{line_of(place) or 'map()'} at {place}",
             place=place,
             because=(
                 f"{process.name} computes inside {pool}.map, at {quoted(place)}",
@@ -388,7 +381,7 @@ def _taken_whole(process: Process) -> Iterator[Explanation]:
 
 def _called(place: Place) -> str:
     """The object whose method a line calls, before `.map(`, `.submit(` or `.result(`."""
-    text = quoted(place).partition(": ")[2]
+    text = line_of(place)
     for method in (".map(", ".submit(", ".result("):
         if method in text:
             return text.partition(method)[0].split()[-1].strip("([=")

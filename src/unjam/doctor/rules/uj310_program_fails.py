@@ -26,7 +26,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.faults import WatchedFailure
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls, class_line, method_line
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms import failures
@@ -198,9 +198,7 @@ def _missing_file(watched: ProgramFacts, failure: WatchedFailure, loader: Watche
             ),
             'register it only in the main process: under `if __name__ == "__main__"`, or where the folder is created',
             registered,
-            f"{quoted(registered).partition(': ')[2]} at {registered}"
-            if registered
-            else os.path.basename(removals[-1].path),
+            f"{line_of(registered)} at {registered}" if registered else os.path.basename(removals[-1].path),
         )
     if removals and removals[-1].pid != failure.pid and removals[-1].worker >= 0:
         return _Hint(

@@ -22,7 +22,7 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.mechanisms.loaders import consecutive, draws_random_numbers, same_training, seeded_between, trainers
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
@@ -69,7 +69,7 @@ def _cycled(case: Case) -> Finding | None:
     return Finding(
         KNOWN,
         f"itertools.cycle repeats the first epoch of {loader.name}: the same batches in the same order, all kept in memory",
-        f"{quoted(place).partition(': ')[2]} at {place}",
+        f"{line_of(place)} at {place}",
         (
             f"created at {quoted(place)}",
             "cycle stores the batches and repeats them: the loader is never iterated a second time",

@@ -20,7 +20,7 @@ import itertools
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms.loaders import draws_random_numbers, trainers
 from unjam.doctor.mechanisms.trials import count
@@ -132,7 +132,7 @@ def _too_early(loader: WatchedLoader, place: Place, title: str) -> Finding:
     return Finding(
         RULE,
         title,
-        f"{quoted(place).partition(': ')[2]} at {place}",
+        f"{line_of(place)} at {place}",
         (
             f"the rank is read at {quoted(place)}, before init_process_group: the result is that of a single process",
             f"{loader.name} divides its stream by that result",

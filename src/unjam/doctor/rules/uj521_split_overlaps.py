@@ -21,7 +21,7 @@ from typing import Any
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.mechanisms.loaders import evaluators, trainers
 from unjam.doctor.mechanisms.splits import RanksOrderDifferently, RanksSplitDifferently
 from unjam.doctor.mechanisms.trials import names
@@ -99,7 +99,7 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
     return Finding(
         RULE,
         f"{len(common):,} of the {len(checked):,} samples of {other.name} are also used for training by {train.name}",
-        f"{quoted(its_split).partition(': ')[2]} at {its_split}" if its_split is not None else f"{other.name}",
+        f"{line_of(its_split)} at {its_split}" if its_split is not None else f"{other.name}",
         (
             *line_evidence("the evaluation part is created at", its_split),
             *((f"the training part is created at {quoted(split)}",) if split not in (None, its_split) else ()),

@@ -85,9 +85,6 @@ def context_of(error: BaseException) -> dict[str, Any]:
         found["errno"] = number
     elif isinstance(error, MemoryError):
         found["errno"] = errno.ENOMEM
-    name = getattr(error, "filename", None)
-    if isinstance(name, (str, bytes)):
-        found["filename"] = os.fsdecode(name)
     if isinstance(error, LookupError) and error.args and type(error.args[0]).__name__ == "ContextVar":
         found["context"] = str(error.args[0].name)
     root = _root(error)
@@ -103,7 +100,7 @@ def context_of(error: BaseException) -> dict[str, Any]:
         found["reach"] = _resources(frames)
     if found.get("errno") in _LIMITED or any(os.strerror(one) in str(error) for one in _LIMITED):
         found["limits"] = _limits()
-        found["full"] = _full_file_systems(found.get("filename", ""))
+        found["full"] = _full_file_systems(getattr(error, "filename", None))
     return {name: value for name, value in found.items() if value}
 
 
@@ -120,10 +117,10 @@ def _limits() -> dict[str, int]:
     return {name: value for name, value in values.items() if value != resource.RLIM_INFINITY}
 
 
-def _full_file_systems(filename: str) -> tuple[tuple[str, str], ...]:
+def _full_file_systems(filename: Any) -> tuple[tuple[str, str], ...]:
     """The file systems without free space or inodes: path, what is used up."""
     found = []
-    folder = os.path.dirname(os.path.abspath(filename))
+    folder = os.path.dirname(os.path.abspath(os.fsdecode(filename) if isinstance(filename, (str, bytes)) else ""))
     for path in dict.fromkeys((folder, os.getcwd(), tempfile.gettempdir(), "/dev/shm")):
         try:
             room = os.statvfs(path)

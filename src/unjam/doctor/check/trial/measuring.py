@@ -94,7 +94,7 @@ def measure(loader: Any, setting: TuneSetting, seconds: float, until: float, *, 
         return Measurement(setting, "raised", note=exception_line(known["type_name"], known["message"])[:300])
     finally:
         measurement.close()
-    return measurement.result()
+    return measurement.summary()
 
 
 _warm: list[bool] = []
@@ -318,7 +318,7 @@ class _SettingMeasurement:
         ]
         return {name: path for name in names if files is not None and (path := files.file_of(name))}
 
-    def result(self) -> Measurement:
+    def summary(self) -> Measurement:
         """The result."""
         stages: dict[str, float] = {}
         slowest: tuple[tuple[str, float], ...] = ()
