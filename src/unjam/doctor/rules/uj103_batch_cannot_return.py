@@ -1,4 +1,4 @@
-"""A batch cannot be pickled in the worker, so the loader hangs.
+"""A batch cannot be sent from a worker, so the loader hangs.
 
 What happened: the worker made the batch, but the batch holds something that cannot be pickled.
 torch gives the batch to a background thread of the worker, which prints a traceback and drops it.

@@ -1,4 +1,4 @@
-"""The dataset is not the same in the workers after pickling.
+"""Pickling changes the dataset that the workers receive.
 
 What happened: the dataset can be pickled, but the workers' copy differs from the program's object.
 Samples differ or fail with spawn or forkserver; with fork or without workers they do not.

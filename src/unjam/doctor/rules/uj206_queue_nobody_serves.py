@@ -113,7 +113,7 @@ def detect_live(scene: Scene) -> Finding | None:
             (
                 f"waits at {blocked.where}, for {duration(blocked.seconds)}",
                 *(
-                    ("it has finished its work and cannot exit before the items it put into a queue are taken out",)
+                    ("it has finished its work and cannot exit until the items it put into a queue are read",)
                     if drains
                     else ()
                 ),

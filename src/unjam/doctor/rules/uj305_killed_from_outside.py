@@ -1,4 +1,4 @@
-"""A worker was killed by a signal from outside.
+"""A worker was killed by a signal from the program or from outside.
 
 What happened: a worker was ended by SIGKILL, SIGTERM or another signal that does not come from a
 crash, and the system's counter of out-of-memory kills did not change.

@@ -82,7 +82,7 @@ def _finding(loader: WatchedLoader, name: str, values: list[int], kept: Any) -> 
     shown = ", ".join(size(v) if name == "memory" else str(v) for v in values[:6])
     return Finding(
         RULE,
-        f"{_WORDS[name]} of the training process grow with each epoch: {shown}",
+        f"{_WORDS[name]} of the training process {'grows' if name == 'memory' else 'grow'} with each epoch: {shown}",
         kept[1] if kept else f"the loop over {loader.name}",
         (
             f"{_WORDS[name]} after each epoch of {loader.name}: {shown}",

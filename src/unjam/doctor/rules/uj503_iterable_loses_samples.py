@@ -46,7 +46,7 @@ def detect(case: Case) -> Finding | None:
     expected, delivered = len(alone.of_epoch(0)), len(trial.of_epoch(0))
     return Finding(
         RULE,
-        f"{count(missing, 'sample')} of {expected:,} are never delivered with {case.loader.num_workers} workers",
+        f"{count(missing, 'sample')} of {expected:,} {'is' if missing == 1 else 'are'} never delivered with {case.loader.num_workers} workers",
         f"{case.loader.dataset}.__iter__",
         (
             f"without workers: {expected:,} samples; with {case.loader.num_workers}: {delivered:,}",

@@ -6,8 +6,8 @@ that a new epoch begins.
 Why: a `DistributedSampler` must give every process the same order, so it cannot choose one at
 random; the program has to call `set_epoch`.
 
-How to confirm: two passes over the sampler give the same order, and other epoch numbers give other
-orders.
+How to confirm: two iterations of the sampler give the same order, and other epoch numbers give
+different orders.
 
 How to fix: call `sampler.set_epoch(epoch)` at the start of each epoch.
 
@@ -41,7 +41,7 @@ def detect(case: Case) -> Finding | None:
         return None
     return _finding(
         loader.sampler,
-        "two passes over the sampler gave the same order; set_epoch(1) and set_epoch(2) gave different ones",
+        "two iterations of the sampler gave the same order; set_epoch(1) and set_epoch(2) gave different orders",
         f"the loop over epochs around {loader.iterated_at} does not call it",
         loader.iterated_at,
     )

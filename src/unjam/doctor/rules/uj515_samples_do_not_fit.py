@@ -1,4 +1,4 @@
-"""Samples of different shapes cannot be collated into a batch.
+"""Samples cannot be collated into a batch.
 
 What happened: a batch could not be collated: a sample is None, or has a different shape, different
 keys or a different length than the others.

@@ -58,7 +58,7 @@ def detect(case: Case) -> Finding | None:
     return Finding(
         RULE,
         f"{count(len(slow), 'sample')} of {len(samples)} {'takes' if len(slow) == 1 else 'take'} {spent / rest:.0%} of the time: "
-        f"{duration(slow[0].seconds)}, the median is {duration(usual)}",
+        f"the slowest takes {duration(slow[0].seconds)}, the median is {duration(usual)}",
         f"sample {names(s.index for s in slow)}",
         (
             "slowest: " + "; ".join(f"{with_file(s.index, s.file)} ({duration(s.seconds)})" for s in slow[:5]),

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
+from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import Severity, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
@@ -49,7 +50,7 @@ def detect(case: Case) -> Finding | None:
     after = startup(kept) if kept and kept.fine else 0.0
     return Finding(
         RULE,
-        f"{duration(start)} of every {duration(epoch)} epoch go into starting {loader.num_workers} workers ({loader.start_method})",
+        f"each epoch of {duration(epoch)} spends {duration(start)} starting {count(loader.num_workers, 'worker')} ({loader.start_method})",
         f"persistent_workers=False at {loader.made_at}",
         (
             f"second epoch: {duration(start)} to its first batch; an epoch takes {duration(epoch)} in all",

@@ -1,4 +1,4 @@
-"""An environment variable for thread limits has no effect.
+"""An environment variable that should limit threads has no effect.
 
 What happened: the program sets a variable that should limit threads. No loaded library reads a
 variable of that name; or the library read it before it was set.
