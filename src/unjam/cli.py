@@ -114,12 +114,10 @@ def replay(
     from unjam.doctor import replay as again  # noqa: PLC0415 - a command imports what it needs
 
     try:
-        incident = again.incident_at(str(log), line)
         if ":" not in target:
             _stop(f"{target} is not an object: write package.module:thing or file.py:thing")
+        incident = again.incident_at(str(log), line)
         failed = again.replay(incident, again.dataset_of(target), typer.echo, debug=pdb)
-    except OSError as error:
-        _stop(f"{log} cannot be read: {error.strerror}")
     except again.CannotReplay as problem:
         _stop(str(problem))
     raise typer.Exit(1 if failed else 0)

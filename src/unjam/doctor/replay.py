@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unjam.doctor.check.target.program import find_object
+from unjam.doctor.facts.exception_line import exception_line
 from unjam.loader.failures.error_log import incidents
 from unjam.loader.failures.incident import Incident
 from unjam.loader.worker.sample_random import replay_sample
@@ -22,9 +23,12 @@ class CannotReplay(Exception):
 def incident_at(log: str, number: int) -> Incident:
     """Return the incident in a line of an error log, counted from 1; -1 is the last line."""
     at, incident = 0, None
-    for at, incident in enumerate(incidents(log), 1):  # noqa: B007 - used after the loop
-        if at == number:
-            break
+    try:
+        for at, incident in enumerate(incidents(log), 1):  # noqa: B007 - used after the loop
+            if at == number:
+                break
+    except OSError as error:
+        raise CannotReplay(f"{log} cannot be read: {error.strerror}") from error
     if number not in (at, -1) or not at:
         raise CannotReplay(
             f"{log} has only {at} lines" if at > 1 else f"{log} has only 1 line" if at else f"{log} is empty"
@@ -36,7 +40,12 @@ def incident_at(log: str, number: int) -> Incident:
 
 def dataset_of(target: str) -> Any:
     """Return the dataset that `package.module:thing` or `file.py:thing` names; a loader has one."""
-    found = find_object(target)
+    try:
+        found = find_object(target)
+    except Exception as error:
+        raise CannotReplay(
+            f"{target} cannot be imported: {exception_line(type(error).__name__, str(error))}"
+        ) from error
     found = found[0] if isinstance(found, (list, tuple)) and found else found
     return getattr(found, "dataset", found) if hasattr(found, "batch_sampler") else found
 

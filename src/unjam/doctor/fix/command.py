@@ -43,7 +43,7 @@ def _show(result: Repair, patch: str, out: Console, *, written: bool, backups: l
     for one in result.repairs:
         if one.proven:
             out.print(
-                f"[bold green]{one.code}[/bold green]: {escape(one.words)}: proven: the finding disappears with the edit"
+                f"[bold green]{one.code}[/bold green]: {escape(one.words)} (proven: the finding disappears with the edit)"
             )
         else:
             out.print(f"[bold]{one.code}[/bold]: not edited")

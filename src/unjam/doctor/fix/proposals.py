@@ -67,7 +67,7 @@ def _protected_by(lock: Part | None, case: Case | None) -> str:
         return ""
     shared = [one.path for one in case.parts if one.kind in ("handle", "queue")]
     if lock.state.between_processes:
-        shared.append("what the processes share")
+        shared.append("data shared by the processes")
     return ", ".join(shared[:3])
 
 
@@ -88,9 +88,9 @@ def _candidates(finding: Finding, case: Case | None) -> Iterator[_Candidate]:  #
 
     match code:
         case "UJ501" | "UJ201" | "UJ202" | "UJ204" | "UJ101" | "UJ107" | "UJ206":
-            yield "make it in each worker", set_at, at(set_at, edits.make_per_worker)
+            yield "create it in each worker", set_at, at(set_at, edits.make_per_worker)
             if code == "UJ101":
-                yield "make the lambda a function of the module", set_at, at(set_at, edits.name_lambda)
+                yield "turn the lambda into a function of the module", set_at, at(set_at, edits.name_lambda)
         case "UJ105":
             yield (
                 "add a main guard",
@@ -121,7 +121,7 @@ def _candidates(finding: Finding, case: Case | None) -> Iterator[_Candidate]:  #
                 lambda edit: edits.copy_returned(edit, dataset, attribute),
             )
         case "UJ524":
-            yield "make samples from a copy", home or place, lambda edit: edits.copy_held(edit, dataset, attribute)
+            yield "create samples from a copy", home or place, lambda edit: edits.copy_held(edit, dataset, attribute)
         case "UJ520":
             yield "define __getitems__", place, lambda edit: edits.load_batches_by_item(edit, culprit.partition(".")[0])
         case "UJ604" | "UJ607":
