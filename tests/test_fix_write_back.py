@@ -199,5 +199,5 @@ def test_objects_that_a_lock_may_protect_are_found(lock, others, expected, betwe
     """Wherever the lock lies: what all workers share is not left without it."""
     part = Part(lock, "lock", "Lock", state=ObjectState(between_processes=between_processes))
     case = SimpleNamespace(parts=[part, *(Part(path, "handle", "socket") for path in others)])
-    wanted = [one for one in (expected, "what the processes share" if between_processes else "") if one]
+    wanted = [one for one in (expected, "data shared by the processes" if between_processes else "") if one]
     assert _protected_by(part, case) == ", ".join(wanted)
