@@ -30,8 +30,8 @@ from unjam.loader.device.accelerator import check
 from unjam.loader.device.mover import Mover
 from unjam.loader.device.pinning import Pinner
 from unjam.loader.driver.auto_size import AutoSizer
-from unjam.loader.driver.delivered import CannotLoad
 from unjam.loader.driver.driver import Driver
+from unjam.loader.driver.epoch_progress import CannotLoad
 from unjam.loader.driver.inline import InlineDriver
 from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.engine.config import Config
@@ -77,7 +77,7 @@ class InlineIterator(_Next, private.InlineIterator):  # type: ignore[misc] # tor
         if isinstance(self._dataset, (private.IterDataPipe, private.MapDataPipe)):
             private.apply_sharding(self._dataset, self._world_size, self._rank)
         self._base_seed: int = resumption.seed(int(self._base_seed), 0, by_batch=False)
-        progress = resumption.start(self, seed=self._base_seed, begun=1, keeps_workers=False)
+        progress = resumption.start(self, seed=self._base_seed, sampler_iterations=1, keeps_workers=False)
         spec = _spec(self, 0, 0, options, state, inline=True)
         self._driver = InlineDriver(
             WorkerInput(self._dataset, self._collate_fn, None, {}),
@@ -209,7 +209,7 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
             resumption.seed(int(self._base_seed), self._num_workers, by_batch=self._elastic)
         private.BaseIterator._reset(self, loader, first_iter)  # noqa: SLF001 - the part that does not concern processes
         progress = resumption.start(
-            self, seed=int(self._base_seed), begun=1 + first_iter, keeps_workers=self._persistent_workers
+            self, seed=int(self._base_seed), sampler_iterations=1 + first_iter, keeps_workers=self._persistent_workers
         )
         progress.seeded = progress.seeded and (first_iter or progress.position > 0)
         if self._driver.closed:
@@ -236,7 +236,7 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
     def _fall_back(self, problem: CannotLoad) -> None:
         """A worker could not rebuild the dataset: start again with other workers, or raise the error that says why."""
         self._use(self._opener.open_another_pool(self._request, problem.error))
-        self._sampler_iter: Any = itertools.chain(problem.drawn, self._sampler_iter)
+        self._sampler_iter: Any = itertools.chain(problem.drawn_indices, self._sampler_iter)
         self._driver.begin(_draw(self), self._shared_seed, problem.progress)
 
     def _shutdown_workers(self) -> None:

@@ -23,7 +23,7 @@ from unjam.loader.device.transfer import Transfer
 from unjam.loader.driver.auto_size import AutoSizer
 from unjam.loader.driver.batch_table import BatchTable, restore
 from unjam.loader.driver.consumer_lock import ConsumerLock
-from unjam.loader.driver.delivered import CannotLoad, Delivered, WorkerPositions
+from unjam.loader.driver.epoch_progress import CannotLoad, EpochProgress, WorkerPositions
 from unjam.loader.driver.incidents import Incidents
 from unjam.loader.driver.index_source import IndexSource
 from unjam.loader.driver.on_error import OnErrorPolicy
@@ -86,7 +86,7 @@ class Driver:
 
     # -- called by the iterator --------------------------------------------------------------------
 
-    def begin(self, draw: Callable[[], Any], shared_seed: int | None, progress: Delivered) -> None:
+    def begin(self, draw: Callable[[], Any], shared_seed: int | None, progress: EpochProgress) -> None:
         """Begin an epoch; `draw` returns the next indices or raises StopIteration.
 
         `progress`: counts what is delivered; already part-way if the epoch resumes another run's.

@@ -37,11 +37,11 @@ from unjam.loader.pool.launcher import Launcher
 from unjam.loader.pool.open_pools import open_pools
 from unjam.loader.pool.protocol import Pool, PoolEvent, WorkerExit
 from unjam.loader.pool.worker_handle import (
-    StartFrame,
+    SetupMessage,
     WorkerHandle,
     post,
     sample_stack,
-    send_start_frame,
+    send_setup,
     sentinel_of,
     take_stack,
 )
@@ -61,10 +61,12 @@ from unjam.system.waiting import Waiting
 class ProcessPool(Pool):
     """Worker processes. Each has its own channel, and two workers share nothing."""
 
-    def __init__(self, launcher: Launcher, specs: list[WorkerSpec], begin: StartFrame, reports: WorkerReports) -> None:
+    def __init__(
+        self, launcher: Launcher, specs: list[WorkerSpec], setup: SetupMessage, reports: WorkerReports
+    ) -> None:
         self._launcher = launcher
         self._specs = specs
-        self._begin = begin
+        self._setup = setup
         self._owner = os.getpid()
         self._handles: dict[int, WorkerHandle] = {}
         self._by_fd: dict[int, WorkerHandle] = {}
@@ -291,7 +293,7 @@ class ProcessPool(Pool):
         try:
             page = StatusPage(page_fd)
             stacks = MemoryMapping(stacks_fd, main.STACKS_BYTES)
-            message, fds = self._begin.frame(spec)
+            message, fds = self._setup.message(spec)
             handle = WorkerHandle(number, process, channel, page, stacks, Leases(page), sentinel_of(process))
             if spec.profile:
                 handle.stacks_fd = OwnedFd(os.dup(stacks_fd))
@@ -306,7 +308,7 @@ class ProcessPool(Pool):
                 self.processes.append(process)
             try:
                 # unlike later messages it must be sent, or the worker cannot start
-                send_start_frame(channel, message, (page_fd, stacks_fd, *fds))
+                send_setup(channel, message, (page_fd, stacks_fd, *fds))
             except ChannelClosed:
                 pass  # the worker is gone; its sentinel reports it
             except OSError as error:

@@ -32,7 +32,7 @@ from unjam.loader.pool.process_pool import ProcessPool
 from unjam.loader.pool.protocol import Pool
 from unjam.loader.pool.shared_handles import SharedHandle, shared_handles
 from unjam.loader.pool.templates import TemplateCache, TemplateProcess
-from unjam.loader.pool.worker_handle import StartFrame
+from unjam.loader.pool.worker_handle import SetupMessage
 from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.pool_spec import PoolSpec
 from unjam.loader.ship import shipping
@@ -153,8 +153,8 @@ def open_pool(request: PoolRequest) -> ProcessPool:
     _warn_of_handles(connections)
     if method is None:
         return open_shipped(request.specs, cache, worker_input)
-    begin = StartFrame(ProcessState.here(), cache.payload, tracker_fd(), adopted=False)
-    return ProcessPool(ContextLauncher(context, None), request.specs, begin, cache.reports)
+    setup = SetupMessage(ProcessState.here(), cache.payload, tracker_fd(), from_fork_server=False)
+    return ProcessPool(ContextLauncher(context, None), request.specs, setup, cache.reports)
 
 
 def open_another_pool(request: PoolRequest, error: BaseException) -> ProcessPool:
@@ -195,13 +195,13 @@ def open_shipped(
     if template is None:
         if worker_input is not None and cache.keeper.has_containers:
             cache.payload = shipping.ship(worker_input, cache.payload, with_state=True)
-        begin = StartFrame(ProcessState.here(), cache.payload, tracker_fd(), adopted=True)
-        return kind(ServerLauncher(), specs, begin, cache.reports)
+        setup = SetupMessage(ProcessState.here(), cache.payload, tracker_fd(), from_fork_server=True)
+        return kind(ServerLauncher(), specs, setup, cache.reports)
     payload = cache.payload
     launcher = ServerLauncher(_RenewableTemplate(cache.keeper, template, payload, specs[0].threads))
     has_input = template.whole is not None
-    begin = StartFrame(ProcessState.here(), None if has_input else payload, None, adopted=True)
-    return kind(launcher, specs, begin, cache.reports)
+    setup = SetupMessage(ProcessState.here(), None if has_input else payload, None, from_fork_server=True)
+    return kind(launcher, specs, setup, cache.reports)
 
 
 class _RenewableTemplate:
@@ -220,7 +220,7 @@ class _RenewableTemplate:
     def __call__(self) -> ForkClient:
         if self._template is None or not self._template.usable:
             self._template = self._cache.template(self._payload, self._threads)
-            # the workers' start frames depend on what the first template held
+            # the workers' setup messages depend on what the first template held
             whole, containers = self._held
             if (
                 self._template is None
@@ -252,8 +252,8 @@ def _forking(request: PoolRequest) -> ProcessPool:
     launcher = ContextLauncher(request.context or multiprocessing.get_context("fork"), request.worker_input)
     # such a worker has the user's `__main__`
     specs = [dataclasses.replace(spec, by_value=False) for spec in request.specs]
-    begin = StartFrame(None, None, None, adopted=False)
-    return ProcessPool(launcher, specs, begin, request.cache.reports)
+    setup = SetupMessage(None, None, None, from_fork_server=False)
+    return ProcessPool(launcher, specs, setup, request.cache.reports)
 
 
 def _fork_is_safe() -> bool:

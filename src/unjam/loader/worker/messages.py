@@ -18,19 +18,19 @@ from unjam.loader.worker.spec import WorkerSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
-    """The first frame. `home` and `manifest` are None for a worker forked from the parent.
+class Setup:
+    """The first message. `process_state` and `manifest` are None for a worker forked from the parent.
 
     Descriptors: the status page and the memory for stacks. With a manifest: the payload, then the
     parent's resource tracker if `has_tracker`, then the descriptors that the payload refers to.
-    `adopted`: forked by unjam's own fork server or a template.
+    `from_fork_server`: forked by unjam's own fork server or a template.
     """
 
     spec: WorkerSpec
-    home: ProcessState | None
+    process_state: ProcessState | None
     manifest: Manifest | None
     has_tracker: bool
-    adopted: bool
+    from_fork_server: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class BatchRequest:
 
     What only the training process needs: `index`, what the sampler returned; `indices` of the samples, copied when they
     were drawn, because samplers may reuse their lists and a batch that is made a second time must be the same batch;
-    `spares` that may replace a failed sample; `drawn`, the checksum of all indices up to these; the sampler's own state
+    `spares` that may replace a failed sample; `indices_checksum`, of all indices up to these; the sampler's own state
     after it gave them; `sent_to`, the process id of the worker.
     """
 
@@ -59,7 +59,7 @@ class BatchRequest:
     index: Any = field(default=None, metadata=NOT_SENT)
     indices: tuple[Any, ...] = field(default=(), metadata=NOT_SENT)
     spares: tuple[Any, ...] = field(default=(), metadata=NOT_SENT)
-    drawn: int = field(default=0, metadata=NOT_SENT)
+    indices_checksum: int = field(default=0, metadata=NOT_SENT)
     sampler_state: Any = field(default=None, metadata=NOT_SENT)
     sent_to: int | None = field(default=None, metadata=NOT_SENT)
 
@@ -200,7 +200,7 @@ class Leaving:
 
 # every message between a parent and its worker
 LANGUAGE = (
-    Begin,
+    Setup,
     Descriptors,
     BatchRequest,
     BeginEpoch,

@@ -56,7 +56,7 @@ class Rebuild:
     whole: rebuild the worker input too.
     """
 
-    home: ProcessState
+    process_state: ProcessState
     manifest: shipping.Manifest
     containers: tuple[tuple[int, int], ...]
     modules: tuple[str, ...]
@@ -146,7 +146,7 @@ class Template(Forker):
             shipping.containers[:] = _containers(fds.pop(0), request.containers)
         if request.has_tracker:
             use_tracker(fds.pop(0))
-        request.home.settle_program()
+        request.process_state.settle_program()
         if request.threads is not None:
             thread_limits.cap_threads(request.threads, loaded_elsewhere=False, forked=False)
         os.environ.update(NO_THREADS)
