@@ -58,7 +58,7 @@ class ReadyAgent:
         for order in todo:
             if isinstance(order, msg.StartWorkers):
                 events += [
-                    msg.FromWorker(spec.worker, messages.Prepared(time.monotonic_ns(), 0), b"") for spec in order.specs
+                    msg.FromWorker(spec.worker, messages.Ready(time.monotonic_ns(), 0), b"") for spec in order.specs
                 ]
             elif isinstance(order, msg.SendRequest):
                 made = dataclasses.replace(self._made, batch=order.request.batch)

@@ -31,7 +31,7 @@ from unjam.loader.device.mover import Mover
 from unjam.loader.device.pinning import Pinner
 from unjam.loader.driver.auto_size import AutoSizer
 from unjam.loader.driver.driver import Driver
-from unjam.loader.driver.epoch_progress import CannotLoad
+from unjam.loader.driver.epoch_progress import CannotRebuild
 from unjam.loader.driver.inline import InlineDriver
 from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.engine.config import Config
@@ -225,7 +225,7 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
     def _next_data(self) -> Any:
         try:
             return self._driver.next(_draw(self), self._function, self._on_device)
-        except CannotLoad as problem:
+        except CannotRebuild as problem:
             self._fall_back(problem)
             return self._driver.next(_draw(self), self._function, self._on_device)
         except StopIteration:
@@ -233,7 +233,7 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
                 self._shutdown_workers()
             raise
 
-    def _fall_back(self, problem: CannotLoad) -> None:
+    def _fall_back(self, problem: CannotRebuild) -> None:
         """A worker could not rebuild the dataset: start again with other workers, or raise the error that says why."""
         self._use(self._opener.open_another_pool(self._request, problem.error))
         self._sampler_iter: Any = itertools.chain(problem.drawn_indices, self._sampler_iter)

@@ -44,7 +44,7 @@ class EpochProgress:
     keeps_workers: bool = False
     finished: bool = False
 
-    def done(self, request: BatchRequest, *, delivered: bool) -> None:
+    def finish_batch(self, request: BatchRequest, *, delivered: bool) -> None:
         """Note that a batch is finished; `delivered`: the consumer received it. A second call for a batch does nothing."""
         if request.number < self.position or request.number in self.finished_ahead:
             return
@@ -86,7 +86,7 @@ class WorkerPositions:
         self.progress = progress
         self._waiting.clear()
 
-    def came(self, worker: int, batch: int, update: bytes) -> None:
+    def batch_arrived(self, worker: int, batch: int, update: bytes) -> None:
         """Note that a batch has arrived."""
         position = self.arrived.get(worker, WorkerPosition()).after(update)
         self.arrived[worker] = position
@@ -115,7 +115,7 @@ class WorkerPositions:
             self.progress.worker_positions[worker] = position
 
 
-class CannotLoad(Exception):
+class CannotRebuild(Exception):
     """A worker could not rebuild the dataset that it was sent.
 
     `drawn_indices`: already drawn from the sampler. `progress`: where the epoch began.

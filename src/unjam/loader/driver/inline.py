@@ -102,7 +102,7 @@ class InlineDriver:
         if recorder.profiler is not None:
             self._transforms = Transforms({"dataset": worker_input.dataset, "collate_fn": collate})
             weakref.finalize(self, self._transforms.remove).atexit = False
-            weakref.finalize(self, recorder.profiler.rest).atexit = False
+            weakref.finalize(self, recorder.profiler.stop).atexit = False
         if settings.sample_timeout is not None:
             recorder.say("inline", "sample_timeout needs workers: nothing can stop a sample in this process")
         if self._fetcher.skipped:
@@ -155,7 +155,7 @@ class InlineDriver:
                     failed = error
             self._pending_request = self._made = None
             self._indices.undelivered = None
-            self._progress.done(request, delivered=not (empty or raises or failed))
+            self._progress.finish_batch(request, delivered=not (empty or raises or failed))
             self._note()
             if job.failures or empty or raises:
                 problem = self._on_error.finish_batch(request.batch, job.failures, empty=empty, raises=raises)

@@ -31,11 +31,11 @@ from typing_extensions import override
 from unjam.deadlines import FINISH_SAMPLE, SIGKILL_GRACE, SIGTERM_GRACE
 from unjam.errors import CannotStartError
 from unjam.loader.engine.actions import Reason
-from unjam.loader.pool.exit_status import OomKillCounter, death_of, exit_of, wait_for_exits
 from unjam.loader.pool.fork_server import ForkServerProcess
 from unjam.loader.pool.launcher import Launcher
 from unjam.loader.pool.open_pools import open_pools
 from unjam.loader.pool.protocol import Pool, PoolEvent, WorkerExit
+from unjam.loader.pool.worker_exits import OomKillCounter, death_of, exit_of, wait_for_exits
 from unjam.loader.pool.worker_handle import (
     SetupMessage,
     WorkerHandle,
@@ -100,7 +100,7 @@ class ProcessPool(Pool):
             for number in numbers:
                 process, sock = started[number]
                 spec = dataclasses.replace(self._specs[number], start_at=positions.get(number))
-                self._add_worker(spec, process, Channel(sock, messages.LANGUAGE))
+                self._add_worker(spec, process, Channel(sock, messages.MESSAGE_TYPES))
                 del started[number]
         finally:
             for process, sock in started.values():  # empty unless something failed
@@ -118,7 +118,7 @@ class ProcessPool(Pool):
 
     @override
     def begin_epoch(self, shared_seed: int | None, epoch: int) -> None:
-        self._memory.look()
+        self._memory.reset()
         # workers that start from now on begin with this epoch
         self._specs = [dataclasses.replace(spec, shared_seed=shared_seed, epoch=epoch) for spec in self._specs]
         for handle in self._handles.values():

@@ -54,10 +54,10 @@ class PayloadCache:
     payload: shipping.Payload | None = None
     # also has the installed modules that workers had to import: the server preloads them next time
     reports: WorkerReports = field(default_factory=WorkerReports)
-    keeper: TemplateCache = field(default_factory=TemplateCache)
+    templates: TemplateCache = field(default_factory=TemplateCache)
     # the payload for workers on other machines; and where a cluster keeps it
-    travelling: shipping.Payload | None = None
-    stored: Any = None
+    cluster_payload: shipping.Payload | None = None
+    cluster_copy: Any = None
     # a worker could not rebuild its input: always fork from now on
     must_fork: bool = False
 
@@ -67,7 +67,7 @@ class PayloadCache:
     @property
     def rebuilt(self) -> str:
         """Why each worker rebuilds the dataset itself; see `Statistics`."""
-        return self.keeper.reason
+        return self.templates.reason
 
     def problem_of(self, worker_input: WorkerInput, error: BaseException) -> CannotShipError:
         """Return the error that names what cannot be sent; search for it only once."""
@@ -170,9 +170,9 @@ def open_another_pool(request: PoolRequest, error: BaseException) -> ProcessPool
 
 def _ship(worker_input: WorkerInput, cache: PayloadCache, *, within: int | None, templates: bool) -> shipping.Payload:
     """Return the worker input as a payload, without the containers that a template holds."""
-    numbers = cache.keeper.find_containers(worker_input.dataset if templates else None)
+    numbers = cache.templates.find_containers(worker_input.dataset if templates else None)
     if within is not None and numbers:
-        within -= cache.keeper.estimated_bytes()
+        within -= cache.templates.estimated_bytes()
     return shipping.ship(worker_input, cache.payload, within=within, numbers=numbers, with_state=True)
 
 
@@ -190,15 +190,15 @@ def open_shipped(
     _at_exit_once()
     assert cache.payload is not None, "nothing was shipped"
     _preload(cache)
-    template = cache.keeper.template(cache.payload, specs[0].threads, cache.reports.imported)
-    cache.reports.imported |= cache.keeper.imported
+    template = cache.templates.template(cache.payload, specs[0].threads, cache.reports.imported)
+    cache.reports.imported |= cache.templates.imported
     if template is None:
-        if worker_input is not None and cache.keeper.has_containers:
+        if worker_input is not None and cache.templates.has_containers:
             cache.payload = shipping.ship(worker_input, cache.payload, with_state=True)
         setup = SetupMessage(ProcessState.here(), cache.payload, tracker_fd(), from_fork_server=True)
         return kind(ServerLauncher(), specs, setup, cache.reports)
     payload = cache.payload
-    launcher = ServerLauncher(_RenewableTemplate(cache.keeper, template, payload, specs[0].threads))
+    launcher = ServerLauncher(_RenewableTemplate(cache.templates, template, payload, specs[0].threads))
     has_input = template.whole is not None
     setup = SetupMessage(ProcessState.here(), None if has_input else payload, None, from_fork_server=True)
     return kind(launcher, specs, setup, cache.reports)
@@ -208,9 +208,9 @@ class _RenewableTemplate:
     """The template of a pool; makes it again if it is gone."""
 
     def __init__(
-        self, keeper: TemplateCache, template: TemplateProcess, payload: shipping.Payload, threads: int | None
+        self, templates: TemplateCache, template: TemplateProcess, payload: shipping.Payload, threads: int | None
     ) -> None:
-        self._cache = keeper
+        self._cache = templates
         self._payload = payload
         self._threads = threads
         self._template: TemplateProcess | None = template

@@ -102,7 +102,7 @@ class Fetcher(ABC):
         try:
             return self._collate(data)
         except BaseException as error:  # noqa: BLE001 - as above
-            self.batches.whole(job, "collate", error)
+            self.batches.fail_batch(job, "collate", error)
             raise Emptied from None
 
 
@@ -220,8 +220,8 @@ class MapFetcher(Fetcher):
             try:
                 self._load_samples(job, enumerate(job.index), data)
             except RaiseFailure:
-                self.batches.name_one(job, error)
-            self.batches.not_alone(job, error)
+                self.batches.raise_for_sample(job, error)
+            self.batches.handle_joint_failure(job, error)
         return data
 
 

@@ -50,7 +50,7 @@ STACK_SIGNAL = signal.SIGUSR2
 
 def run(sock: socket.socket | int, worker_input: WorkerInput | None) -> None:
     """Run a worker. `worker_input` is inherited by fork; if None, it comes with the setup message."""
-    channel = Channel(socket.socket(fileno=sock) if isinstance(sock, int) else sock, messages.LANGUAGE)
+    channel = Channel(socket.socket(fileno=sock) if isinstance(sock, int) else sock, messages.MESSAGE_TYPES)
     fds: list[int] = []
     try:
         first = _await(channel)
@@ -134,7 +134,7 @@ class Worker(RecoveryContext):
             self._send_not_ready(error, "before its first sample")
             return
         self._send_imports()
-        self._send(messages.Prepared(now, now - loaded))
+        self._send(messages.Ready(now, now - loaded))
 
     def _arm(self) -> None:
         """Make stacks readable without ptrace, as early as possible."""
@@ -210,7 +210,7 @@ class Worker(RecoveryContext):
             elif isinstance(message, messages.Leave):
                 break
         self._page.heartbeat(Stage.LEAVING, -1)
-        self._send(messages.Leaving())
+        self._send(messages.Goodbye())
 
     def _make(self, job: BatchJob) -> None:
         assert self._fetcher is not None, "not prepared"
@@ -224,14 +224,14 @@ class Worker(RecoveryContext):
             try:
                 packed = self._packer.pack(batch)
             except BaseException as error:  # noqa: BLE001 - user-defined reductions run here
-                self._fetcher.batches.whole(job, "pickle", error)
+                self._fetcher.batches.fail_batch(job, "pickle", error)
                 raise Emptied from None
         except Interrupted:
             return
         except IterableEnded as end:
             self._exhausted = True
             self._send(
-                messages.Drained(job.batch, end.cut_short, self._fetcher.position_update()), job.packed_failures()
+                messages.Exhausted(job.batch, end.cut_short, self._fetcher.position_update()), job.packed_failures()
             )
             return
         except (RaiseFailure, Emptied) as outcome:
@@ -239,13 +239,13 @@ class Worker(RecoveryContext):
             update = self._fetcher.position_update()
             answer: object = messages.BatchEmpty(job.batch, update)
             if isinstance(outcome, RaiseFailure):
-                answer = messages.BatchRaised(job.batch, loading=False, position_update=update)
+                answer = messages.BatchFailed(job.batch, while_loading=False, position_update=update)
             self._send(answer, job.packed_failures())
             return
         except BaseException as error:  # noqa: BLE001 - describing the failure failed; report it anyway
             self._arena.discard()
             self._send(
-                messages.BatchRaised(job.batch, loading=False),
+                messages.BatchFailed(job.batch, while_loading=False),
                 pickle.dumps([self._failure_without_sample(error, job.number).dumps()]),
             )
             return
@@ -328,7 +328,7 @@ class Worker(RecoveryContext):
     def _send_not_ready(self, error: BaseException, when: str) -> None:
         loading = self._page.read().stage is Stage.LOADING
         failed = self._failure_without_sample(error, None, f"raised {when}")
-        self._send(messages.BatchRaised(None, loading=loading), pickle.dumps([failed.dumps()]))
+        self._send(messages.BatchFailed(None, while_loading=loading), pickle.dumps([failed.dumps()]))
 
     def _failure_without_sample(self, error: BaseException, batch: int | None, *notes: str) -> SampleFailure:
         """Describe a failure that belongs to no single sample."""

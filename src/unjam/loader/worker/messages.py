@@ -107,7 +107,7 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class Ready:
     """The worker has its dataset.
 
     `at`: when, on the monotonic clock. `initialised`: how long initialisation took. Nanoseconds.
@@ -147,16 +147,16 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRaised:
+class BatchFailed:
     """User code raised while making `batch` (None: while preparing); the policy is to raise.
 
-    The frame's data holds the failures; the last one is raised. `loading`: the failure came while
+    The frame's data holds the failures; the last one is raised. `while_loading`: the failure came while
     the worker was loading, e.g. the parent could pickle the dataset but the worker cannot unpickle
     it.
     """
 
     batch: int | None
-    loading: bool
+    while_loading: bool
     position_update: bytes = b""
 
 
@@ -176,7 +176,7 @@ class PolicyQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class Exhausted:
     """The worker's iterable ended before `batch`.
 
     The frame's data holds failures since the last batch. `cut_short`: it ended right after a sample
@@ -194,12 +194,12 @@ class WarnOnce:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class Goodbye:
     """The worker exits as requested."""
 
 
 # every message between a parent and its worker
-LANGUAGE = (
+MESSAGE_TYPES = (
     Setup,
     Descriptors,
     BatchRequest,
@@ -207,16 +207,16 @@ LANGUAGE = (
     PolicyAnswer,
     Carry,
     Leave,
-    Prepared,
+    Ready,
     Skipped,
     Imported,
     WarnOnce,
     NewSlot,
     PackedBatch,
     Carried,
-    BatchRaised,
+    BatchFailed,
     BatchEmpty,
     PolicyQuestion,
-    Drained,
-    Leaving,
+    Exhausted,
+    Goodbye,
 )

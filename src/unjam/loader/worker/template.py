@@ -80,7 +80,7 @@ class Rebuilt:
     imported: tuple[str, ...] = ()
 
 
-LANGUAGE = (More, Rebuild, Import, Rebuilt, Fork, Forked, NotForked)
+MESSAGE_TYPES = (More, Rebuild, Import, Rebuilt, Fork, Forked, NotForked)
 
 
 class Template(Forker):
@@ -89,7 +89,7 @@ class Template(Forker):
     idle = TEMPLATE_IDLE.seconds
 
     def __init__(self, fd: int, worker_main: Any) -> None:
-        super().__init__(fd, LANGUAGE)
+        super().__init__(fd, MESSAGE_TYPES)
         self._worker_main = worker_main
         self._fds: list[int] = []
 
