@@ -137,7 +137,7 @@ def sample_cost() -> list[list[str]]:
         def seeded(data=data) -> float:
             begun = time.perf_counter()
             for index in range(count):
-                seeds.sample(index)
+                seeds.seed_sample(index)
                 data[index]
             return time.perf_counter() - begun
 

@@ -97,7 +97,7 @@ class Recorder:
         self._bytes += report.nbytes
         if report.profile and self.profiler is not None:
             self.profiler.add(report.profile)
-        self.times.batch(request.number, request.indices, report.times, waited)
+        self.times.add(request.number, request.indices, report.times, waited)
         if self.tap is not None:
             self.tap(request, report)
 
