@@ -22,8 +22,8 @@ from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.cluster_pool import ClusterPool
 from unjam.loader.cluster.node_agent import boot_id
 from unjam.loader.cluster.node_link import NodeLink
-from unjam.loader.driver.delivered import Delivered
 from unjam.loader.driver.driver import Driver
+from unjam.loader.driver.epoch_progress import EpochProgress
 from unjam.loader.driver.recorder import Recorder
 from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.engine.config import Config
@@ -58,7 +58,7 @@ class ReadyAgent:
         for order in todo:
             if isinstance(order, msg.StartWorkers):
                 events += [
-                    msg.FromWorker(spec.worker, messages.Prepared(time.monotonic_ns(), 0), b"") for spec in order.specs
+                    msg.FromWorker(spec.worker, messages.Ready(time.monotonic_ns(), 0), b"") for spec in order.specs
                 ]
             elif isinstance(order, msg.SendRequest):
                 made = dataclasses.replace(self._made, batch=order.request.batch)
@@ -112,7 +112,7 @@ def measure(workers: int, size: int, batches: int) -> tuple[float, float]:
     )
     driver = Driver(pool, machine, settings, Recorder(None, None, "Rows"))
     indices = iter([[n] * 8 for n in range(batches + 4 * workers)])
-    driver.begin(lambda: next(indices), None, Delivered(1))
+    driver.begin(lambda: next(indices), None, EpochProgress(1))
     for _ in range(2 * workers):
         driver.next(lambda: next(indices))
     begun, used = time.perf_counter(), time.process_time()

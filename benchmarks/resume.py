@@ -87,12 +87,12 @@ def resume() -> list[list[str]]:
         states[name] = loader.state_dict()
         if name == "unjam":  # the state in the middle differs in numbers only: no need to load five million samples
             sampler = iter(loader_of(kind).batch_sampler)
-            from unjam.loader.driver.delivered import checksum
+            from unjam.loader.driver.epoch_progress import checksum
 
             drawn = 0
             for indices in itertools.islice(sampler, MIDDLE // BATCH):
                 drawn = checksum(tuple(indices), drawn)
-            states[name] |= {"position": MIDDLE // BATCH, "batches": MIDDLE // BATCH, "drawn": drawn}
+            states[name] |= {"position": MIDDLE // BATCH, "batches": MIDDLE // BATCH, "indices_checksum": drawn}
         del iterator
     runs = {f"{name}, new": (lambda kind=kind: first_batch(kind, None)) for name, kind in contenders().items()}
     runs |= {f"{n}, resumed": (lambda k=k, s=states[n]: first_batch(k, s)) for n, k in contenders().items()}
@@ -137,7 +137,7 @@ def sample_cost() -> list[list[str]]:
         def seeded(data=data) -> float:
             begun = time.perf_counter()
             for index in range(count):
-                seeds.sample(index)
+                seeds.seed_sample(index)
                 data[index]
             return time.perf_counter() - begun
 

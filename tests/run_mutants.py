@@ -99,7 +99,7 @@ MUTANTS = [
     ),
     Mutant(
         "exit code 0 without a goodbye is no death",
-        "loader/pool/exit_status.py",
+        "loader/pool/worker_exits.py",
         "        handle.said_goodbye,\n",
         "        handle.said_goodbye or handle.process.exitcode == 0,\n",
         "test_fault_matrix",

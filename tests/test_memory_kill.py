@@ -11,7 +11,7 @@ import pytest
 from faulty import Faults, once
 from support import script
 from unjam import DataLoader, WorkerDiedError
-from unjam.loader.pool import exit_status
+from unjam.loader.pool import worker_exits
 from unjam.system.memory_limits import OomKills
 
 V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
@@ -81,7 +81,7 @@ def test_real_memory_kills_shrink_the_pool(policy, cgroup, tmp_path):
 def simulate(monkeypatch, counts):
     """The system's count of memory kills, as it is read one time after the other."""
     seen = iter(counts)
-    monkeypatch.setattr(exit_status, "oom_kills", lambda: OomKills(next(seen), "cgroup"))
+    monkeypatch.setattr(worker_exits, "oom_kills", lambda: OomKills(next(seen), "cgroup"))
 
 
 def test_a_memory_kill_shrinks_the_pool(monkeypatch, tmp_path, caplog):

@@ -17,7 +17,7 @@ import unjam
 from support import python
 from unjam.cli import app
 from unjam.loader.iterator import InlineIterator, WorkersIterator
-from unjam.loader.options import DEFAULTS, IN_WORDS, LoaderOptions
+from unjam.loader.options import COMMAND_LINE_OPTIONS, DEFAULTS, LoaderOptions
 
 SOURCE = Path(unjam.__file__).parent
 TORCH = torch.utils.data.DataLoader
@@ -159,8 +159,8 @@ def test_mistyped_command_options_suggest_the_right_name(command):
 
 def test_every_loader_option_is_a_flag_of_run():
     said = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output
-    assert all(f"--{name.replace('_', '-')}" in said for name in IN_WORDS)
-    assert set(DEFAULTS) - set(IN_WORDS) == {"on_device"}  # a function has no words
+    assert all(f"--{name.replace('_', '-')}" in said for name in COMMAND_LINE_OPTIONS)
+    assert set(DEFAULTS) - set(COMMAND_LINE_OPTIONS) == {"on_device"}  # a function has no words
 
 
 def test_program_options_are_passed_through(tmp_path):

@@ -441,7 +441,7 @@ def test_a_stream_sample_that_always_kills_ends_the_epoch(tmp_path):
                 yield sample
 
     loader = DataLoader(Always(), batch_size=4, num_workers=2, multiprocessing_context="fork")
-    with pytest.raises(unjam.WorkerDiedError, match="cannot be left out"):
+    with pytest.raises(unjam.WorkerDiedError, match="cannot be skipped"):
         list(loader)
 
 
@@ -683,7 +683,7 @@ def test_functions_of_random_are_pickled_by_name():
     code = (
         "import pickle, random\n"
         "from unjam.loader.worker.sample_random import SampleRandom\n"
-        "SampleRandom(1, 1).sample(0)\n"
+        "SampleRandom(1, 1).seed_sample(0)\n"
         "assert pickle.loads(pickle.dumps(random.random)) is random.random\n"
     )
     assert python(["-c", code], warm=False).returncode == 0  # in a fork, `random` has forgotten its first functions
@@ -725,13 +725,13 @@ def test_the_python_generator_is_seeded_on_first_use():
         ):
             seen = []
             for index in (3, 3, 4):
-                seeds.sample(index)
+                seeds.seed_sample(index)
                 seen.append(use())
             assert seen[0] == seen[1] != seen[2]
-        seeds.sample(3)
+        seeds.seed_sample(3)
         random.seed(1)
         assert random.random() == random.Random(1).random()
-        seeds.sample(3)
+        seeds.seed_sample(3)
         random.setstate(random.Random(2).getstate())
         assert random.random() == random.Random(2).random()
     finally:

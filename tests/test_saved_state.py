@@ -65,13 +65,15 @@ def with_position(text: str, at: int, place: int) -> str:
 WRONG = [
     ("unjam", 2), ("unjam", True), ("epoch", "1"), ("epoch", -1), ("epoch", None), ("finished", 0), ("batches", 10**30),
     ("num_workers", 10**6), ("num_workers", -1), ("num_workers", 2.0), ("keeps_workers", None), ("seed", "x"), ("rank", [0]),
-    ("rank", [3, 2]), ("rank", "ab"), ("begin", []), ("begin", {"global torch": 5}), ("begin", {"global torch": "no base64!"}),
-    ("begin", {"global torch": text_of(b"short")}), ("begin", {"global other": text_of(b"")}), ("position", "0"),
-    ("ahead", list(range(50))), ("ahead", [5, 5]), ("ahead", 7), ("ahead", ["5"]), ("drawn", -1), ("seeded", "yes"),
+    ("rank", [3, 2]), ("rank", "ab"), ("generators_at_start", []), ("generators_at_start", {"global torch": 5}),
+    ("generators_at_start", {"global torch": "no base64!"}), ("generators_at_start", {"global torch": text_of(b"short")}),
+    ("generators_at_start", {"global other": text_of(b"")}), ("position", "0"), ("finished_ahead", list(range(50))),
+    ("finished_ahead", [5, 5]), ("finished_ahead", 7), ("finished_ahead", ["5"]), ("indices_checksum", -1), ("seeded", "yes"),
     ("generators", {"numpy": text_of(bytes(3000))}), ("generators", None), ("last_worker", 10**9), ("sampler", 5),
     ("set_epoch", {"sampler": "3"}), ("workers", {"x": {}}), ("workers", {"0": 5}), ("workers", {"0": {"yielded": -1}}),
-    ("workers", []), ("batches", 10**6), ("workers", {"1" * 5000: {}}), ("workers", {"00": {}}), ("begin", {}), ("generators", {}),
-    ("begin", {"global torch": text_of(bytes(torch.Generator().get_state().numpy())), "elsewhere": "junk"}),
+    ("workers", []), ("batches", 10**6), ("workers", {"1" * 5000: {}}), ("workers", {"00": {}}), ("generators", {}),
+    ("generators_at_start", {}),
+    ("generators_at_start", {"global torch": text_of(bytes(torch.Generator().get_state().numpy())), "elsewhere": "junk"}),
     ("seed", (1 << 64) - 1), ("unjam", torch.zeros(3)), ("unjam", np.zeros(3)),
 ]  # fmt: skip
 
@@ -172,7 +174,7 @@ def test_a_state_cannot_start_arbitrarily_many_workers(states):
 def test_an_epoch_shorter_than_the_state_is_refused(states):
     """Nothing would come, without a word."""
     saved = copy.deepcopy(states["within"])
-    saved["position"] = saved["batches"] = saved["begun"] = 10**6
+    saved["position"] = saved["batches"] = saved["sampler_iterations"] = 10**6
     loader = make()
     loader.load_state_dict(signed(saved))
     with pytest.warns(unjam.UnjamWarning, match="after 10 batches"):
@@ -187,11 +189,11 @@ def test_states_load_with_weights_only(states):
         assert torch.load(file, weights_only=True) == saved
 
 
-@pytest.mark.parametrize("field", ["ahead", "position", "drawn", "last_worker", "seed", "epoch"])
+@pytest.mark.parametrize("field", ["finished_ahead", "position", "indices_checksum", "last_worker", "seed", "epoch"])
 def test_a_plausible_but_wrong_value_is_refused(states, field):
     """It would leave samples out, repeat them or change their order, without a word."""
     saved = copy.deepcopy(states["within"])
-    saved[field] = [saved["position"] + 4] if field == "ahead" else saved[field] + 1
+    saved[field] = [saved["position"] + 4] if field == "finished_ahead" else saved[field] + 1
     with pytest.raises(CannotResumeError, match="changed since it was saved"):
         make().load_state_dict(saved)
 

@@ -387,7 +387,7 @@ def test_workers_see_the_current_log_levels():
 
 
 def template_of(loader):
-    return loader._state.payloads.keeper._template
+    return loader._state.payloads.templates._template
 
 
 def living(name="unjam-template"):

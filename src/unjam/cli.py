@@ -94,8 +94,8 @@ def errors(
         found = report.read(str(log))
     except OSError as error:
         _stop(f"{log} cannot be read: {error.strerror}")
-    if found.strange and not found.incidents:
-        _stop(f"{log} is not an error log: none of its {found.strange} lines is an incident")
+    if found.unreadable and not found.incidents:
+        _stop(f"{log} is not an error log: none of its {found.unreadable} lines is an incident")
     if json is not None:
         _write(json, report.dumps(found, __version__))
     if json is None or str(json) != "-":

@@ -32,11 +32,11 @@ class ProgramCommand(TyperCommand):
 
 def with_loader_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace `**options` by a flag for each of the loader's own options."""
-    from unjam.loader.options import IN_WORDS, option_help  # noqa: PLC0415 - a command imports what it needs
+    from unjam.loader.options import COMMAND_LINE_OPTIONS, option_help  # noqa: PLC0415 - a command imports what it needs
 
     plain = inspect.signature(command, eval_str=True)
     flags = []
-    for name, default in IN_WORDS.items():
+    for name, default in COMMAND_LINE_OPTIONS.items():
         wanted = typer.Option(
             "--" + name.replace("_", "-"), help=option_help(name), rich_help_panel="The loader's options"
         )

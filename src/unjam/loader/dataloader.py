@@ -16,10 +16,11 @@ from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler, S
 from unjam.errors import CannotResumeError, SampleError
 from unjam.loader import options as own_options
 from unjam.loader.checkpoint import resume
-from unjam.loader.driver.auto_size import AutoSizer, divides_itself, first_size
+from unjam.loader.driver.auto_size import AutoSizer, first_size
 from unjam.loader.options import AutoWorkers, LoaderOptions, OptionKeywords
 from unjam.loader.pool import fork_server
 from unjam.loader.pool_spec import pool_spec
+from unjam.loader.ship.worker_info_use import asks_for_its_worker
 from unjam.loader.state import LoaderState, attach, own_of
 from unjam.loader.worker.sample_random import replay_sample
 from unjam.statistics import Statistics
@@ -223,10 +224,15 @@ _complete(DataLoader)
 
 
 def _sizer(loader: torch.utils.data.DataLoader[Any], start: int, depth: int | None = None) -> AutoSizer | None:
-    live = not isinstance(loader.dataset, IterableDataset)
-    if not live and not isinstance(loader, DataLoader):
+    resizes = not isinstance(loader.dataset, IterableDataset)
+    if not resizes and not isinstance(loader, DataLoader):
         return None
-    return AutoSizer(live=live, start=start, depth=depth, single=not live and not divides_itself(loader.dataset))
+    return AutoSizer(
+        resizes_within_epoch=resizes,
+        start=start,
+        depth=depth,
+        single=not resizes and not asks_for_its_worker(loader.dataset),
+    )
 
 
 def can_open(loader: torch.utils.data.DataLoader[Any]) -> bool:

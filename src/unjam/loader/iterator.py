@@ -30,8 +30,8 @@ from unjam.loader.device.accelerator import check
 from unjam.loader.device.mover import Mover
 from unjam.loader.device.pinning import Pinner
 from unjam.loader.driver.auto_size import AutoSizer
-from unjam.loader.driver.delivered import CannotLoad
 from unjam.loader.driver.driver import Driver
+from unjam.loader.driver.epoch_progress import CannotRebuild
 from unjam.loader.driver.inline import InlineDriver
 from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.engine.config import Config
@@ -77,7 +77,7 @@ class InlineIterator(_Next, private.InlineIterator):  # type: ignore[misc] # tor
         if isinstance(self._dataset, (private.IterDataPipe, private.MapDataPipe)):
             private.apply_sharding(self._dataset, self._world_size, self._rank)
         self._base_seed: int = resumption.seed(int(self._base_seed), 0, by_batch=False)
-        progress = resumption.start(self, seed=self._base_seed, begun=1, keeps_workers=False)
+        progress = resumption.start(self, seed=self._base_seed, sampler_iterations=1, keeps_workers=False)
         spec = _spec(self, 0, 0, options, state, inline=True)
         self._driver = InlineDriver(
             WorkerInput(self._dataset, self._collate_fn, None, {}),
@@ -92,7 +92,7 @@ class InlineIterator(_Next, private.InlineIterator):  # type: ignore[misc] # tor
         self._iterable = self._dataset_kind == private.DatasetKind.Iterable
         self._on_device = options.on_device
         self._sampler = stateful_sampler(loader)
-        _name_epoch(state, options)
+        _tell_recorder(state, options)
         state.progress = progress
         resumption.finish()
         self._function = options.function
@@ -109,12 +109,12 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
         self._sampler = stateful_sampler(loader)
         resumption = Resumption(loader, own_of(loader)[1])
         private.BaseIterator.__init__(self, loader)
-        self._spec = own_of(loader)[0].pool_spec
-        self._opener = opener_of(self._spec)
+        self._pool_spec = own_of(loader)[0].pool_spec
+        self._opener = opener_of(self._pool_spec)
         # workers on this machine; the others are elsewhere
-        self._here, self._num_workers = self._spec.count(loader.num_workers)
+        self._local_workers, self._num_workers = self._pool_spec.count(loader.num_workers)
         depth = loader.prefetch_factor
-        self._prefetch_factor: int = self._spec.prefetch_factor if depth is None else depth
+        self._prefetch_factor: int = self._pool_spec.prefetch_factor if depth is None else depth
         self._in_order = getattr(loader, "in_order", True)
         self._sizer = own_of(loader)[1].sizer
         if self._sizer is None and self._prefetch_factor <= 0:
@@ -126,7 +126,7 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
             )
         self._iterable = self._dataset_kind == private.DatasetKind.Iterable
         # The number of workers may change within an epoch. With workers here and elsewhere, the faster ones make more batches.
-        mixed = 0 < self._here < self._num_workers
+        mixed = 0 < self._local_workers < self._num_workers
         self._elastic = (self._sizer is not None or mixed) and not self._iterable
         if self._sizer is not None:
             self._use_sizer(self._sizer, resumption)
@@ -136,9 +136,9 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
         self._reset(loader, first_iter=True)
 
     def _use_sizer(self, sizer: AutoSizer, resumption: Resumption) -> None:
-        most = self._opener.most_workers(self._spec)
+        most = self._opener.most_workers(self._pool_spec)
         if most is not None:
-            self._here = 0  # all of them run elsewhere
+            self._local_workers = 0  # all of them run elsewhere
             sizer.use_cluster(most)
         # places for the most workers possible; iterables use the best size so far
         size = sizer.limits if self._elastic else sizer.setting
@@ -153,12 +153,12 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
         specs = [_spec(self, number, self._num_workers, options, state) for number in range(self._num_workers)]
         # kept for a second start: see `_fall_back`
         self._request = PoolRequest(
-            self._spec,
+            self._pool_spec,
             worker_input,
             specs,
             loader.multiprocessing_context,
             state.payloads,
-            here=self._here,
+            here=self._local_workers,
             may_move=options.on_worker_death == "restart",
         )
         self._config = Config(
@@ -177,9 +177,9 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
         self._mover, self._on_device = _mover(options, state), options.on_device
         pool = self._opener.open_pool(self._request)
         pool.made_in = time.monotonic_ns() - self._begun
-        self._use(pool)
+        self._make_driver(pool)
 
-    def _use(self, pool: Pool) -> None:
+    def _make_driver(self, pool: Pool) -> None:
         """Make a driver for a pool."""
         machine = Machine(self._config)
         if self._elastic:
@@ -209,7 +209,7 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
             resumption.seed(int(self._base_seed), self._num_workers, by_batch=self._elastic)
         private.BaseIterator._reset(self, loader, first_iter)  # noqa: SLF001 - the part that does not concern processes
         progress = resumption.start(
-            self, seed=int(self._base_seed), begun=1 + first_iter, keeps_workers=self._persistent_workers
+            self, seed=int(self._base_seed), sampler_iterations=1 + first_iter, keeps_workers=self._persistent_workers
         )
         progress.seeded = progress.seeded and (first_iter or progress.position > 0)
         if self._driver.closed:
@@ -217,7 +217,7 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
             # after an error closed the workers: with persistent workers, the next epoch needs new
             # ones
             self._open(loader)
-        _name_epoch(state, options)
+        _tell_recorder(state, options)
         self._driver.begin(_draw(self), self._shared_seed, progress)
         state.progress = progress
         resumption.finish()
@@ -225,7 +225,7 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
     def _next_data(self) -> Any:
         try:
             return self._driver.next(_draw(self), self._function, self._on_device)
-        except CannotLoad as problem:
+        except CannotRebuild as problem:
             self._fall_back(problem)
             return self._driver.next(_draw(self), self._function, self._on_device)
         except StopIteration:
@@ -233,10 +233,10 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
                 self._shutdown_workers()
             raise
 
-    def _fall_back(self, problem: CannotLoad) -> None:
+    def _fall_back(self, problem: CannotRebuild) -> None:
         """A worker could not rebuild the dataset: start again with other workers, or raise the error that says why."""
-        self._use(self._opener.open_another_pool(self._request, problem.error))
-        self._sampler_iter: Any = itertools.chain(problem.drawn, self._sampler_iter)
+        self._make_driver(self._opener.open_another_pool(self._request, problem.error))
+        self._sampler_iter: Any = itertools.chain(problem.drawn_indices, self._sampler_iter)
         self._driver.begin(_draw(self), self._shared_seed, problem.progress)
 
     def _shutdown_workers(self) -> None:
@@ -254,7 +254,7 @@ def _draw(iterator: Any) -> Any:
     return draw if sampler is None else StatefulDraw(draw, sampler, iterator._index_sampler)  # noqa: SLF001 - as above
 
 
-def _name_epoch(state: LoaderState, options: LoaderOptions) -> None:
+def _tell_recorder(state: LoaderState, options: LoaderOptions) -> None:
     """Tell the recorder what a failed sample needs to be loaded again."""
     state.recorder.epoch = state.epoch
     state.recorder.seed = state.sample_seed if options.rng == "sample" else None
@@ -288,8 +288,8 @@ def _spec(
         profile=options.profile,
         sample_seed=state.sample_seed if by_sample else None,
         epoch=state.epoch,
-        tells_random=not inline and not by_sample and not getattr(iterator, "_elastic", False),
-        state_every=options.snapshot_every_n_steps,
+        reports_generators=not inline and not by_sample and not getattr(iterator, "_elastic", False),
+        snapshot_every=options.snapshot_every_n_steps,
         inline=inline,
     )
 

@@ -65,7 +65,7 @@ def _option(default: Any, parse: Callable[[str], Any] | None, text: str, flag: s
     return dataclasses.field(default=default, metadata={"parse": parse, "text": text, "flag": flag})
 
 
-def _count_or_fraction(text: str) -> float:
+def _parse_max_errors(text: str) -> float:
     return float(text) if "." in text else int(text)
 
 
@@ -94,7 +94,7 @@ class LoaderOptions:
     retries: int = _option(3, int, 'how often a failed sample is retried, if `on_error` is "retry" or returns it.')
     max_errors: float | None = _option(
         None,
-        _count_or_fraction,
+        _parse_max_errors,
         "how many samples may be skipped or replaced per epoch: a count, or, as a float, a fraction of the epoch.",
     )
     error_log: str | os.PathLike[str] | None = _option(
@@ -172,10 +172,10 @@ class LoaderOptions:
             raise ValueError(
                 f"on_error should be one of {', '.join(_WORDS)} or a function, but got on_error={self.on_error!r}"
             )
-        _whole("retries", self.retries, least=0)
-        _whole("max_restarts", self.max_restarts, least=0)
+        _check_whole_number("retries", self.retries, least=0)
+        _check_whole_number("max_restarts", self.max_restarts, least=0)
         if self.max_errors is not None:
-            _fraction_or_count(self.max_errors)
+            _check_max_errors(self.max_errors)
         for name in ("sample_timeout", "warn_after"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
@@ -185,10 +185,10 @@ class LoaderOptions:
                 f"on_worker_death should be 'restart' or 'raise', but got on_worker_death={self.on_worker_death!r}"
             )
         if self.worker_threads is not None:
-            _whole("worker_threads", self.worker_threads, least=1)
+            _check_whole_number("worker_threads", self.worker_threads, least=1)
         if self.rng not in ("worker", "sample"):
             raise ValueError(f"rng should be 'worker' or 'sample', but got rng={self.rng!r}")
-        _whole("snapshot_every_n_steps", self.snapshot_every_n_steps, least=0)
+        _check_whole_number("snapshot_every_n_steps", self.snapshot_every_n_steps, least=0)
         if self.on_device is not None and not callable(self.on_device):
             raise TypeError(f"on_device should be a function or None, but got on_device={self.on_device!r}")
         self.accelerator  # noqa: B018 - raises if the device is not one
@@ -196,7 +196,7 @@ class LoaderOptions:
             raise ValueError('on_device needs device=..., for example "cuda", or "cpu" to run it in this process')
         pool_spec(self.pool)
         if self.memory_budget is not None:
-            _whole("memory_budget", self.memory_budget, least=1)
+            _check_whole_number("memory_budget", self.memory_budget, least=1)
         if not isinstance(self.profile, bool):
             raise TypeError(f"profile should be True or False, but got profile={self.profile!r}")
 
@@ -265,7 +265,7 @@ class LoaderOptions:
 _FIELDS = dataclasses.fields(LoaderOptions)
 DEFAULTS: dict[str, Any] = {one.name: one.default for one in _FIELDS}
 # the options that can be given on a command line or in a variable
-IN_WORDS = {one.name: one.default for one in _FIELDS if one.metadata["parse"] is not None}
+COMMAND_LINE_OPTIONS = {one.name: one.default for one in _FIELDS if one.metadata["parse"] is not None}
 
 
 def parse_option(name: str, text: str) -> Any:
@@ -273,7 +273,7 @@ def parse_option(name: str, text: str) -> Any:
 
     Raise KeyError for an unknown name, ValueError for an invalid value.
     """
-    parse = {one.name: one.metadata["parse"] for one in _FIELDS if one.name in IN_WORDS}[name]
+    parse = {one.name: one.metadata["parse"] for one in _FIELDS if one.name in COMMAND_LINE_OPTIONS}[name]
     try:
         return parse(text)
     except KeyError:
@@ -302,12 +302,12 @@ def parameters() -> list[inspect.Parameter]:
     return [inspect.Parameter(one.name, kind, default=one.default, annotation=one.type) for one in _FIELDS]
 
 
-def _whole(name: str, value: Any, *, least: int) -> None:
+def _check_whole_number(name: str, value: Any, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} should be a whole number of at least {least}, but got {name}={value!r}")
 
 
-def _fraction_or_count(value: Any) -> None:
+def _check_max_errors(value: Any) -> None:
     if isinstance(value, float) and 0 <= value <= 1:
         return
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.loader.driver.auto_size import AutoSizer
-from unjam.loader.driver.delivered import Delivered
+from unjam.loader.driver.epoch_progress import EpochProgress
 from unjam.loader.driver.recorder import Recorder
 from unjam.loader.options import LoaderOptions
 from unjam.loader.pool.start import PayloadCache
@@ -29,7 +29,7 @@ class LoaderState:
     recorder: Recorder
     sizer: AutoSizer | None = None
     payloads: PayloadCache = field(default_factory=PayloadCache)
-    progress: Delivered | None = None
+    progress: EpochProgress | None = None
     pending: dict[str, Any] | None = None
     epoch: int = 0
     sample_seed: int | None = None

@@ -75,7 +75,7 @@ def remove_folder(settings: Settings) -> None:
 
 def parse(words: list[str]) -> dict[str, Any]:
     """Parse options such as `--on-error skip --trace out.json` from an environment variable."""
-    from unjam.loader.options import IN_WORDS, parse_option  # noqa: PLC0415 - as above
+    from unjam.loader.options import COMMAND_LINE_OPTIONS, parse_option  # noqa: PLC0415 - as above
 
     found: dict[str, Any] = {"options": {}}
     rest = list(words)
@@ -94,7 +94,7 @@ def parse(words: list[str]) -> dict[str, Any]:
             value = rest.pop(0)
         if name in ("html", "trace", "json"):
             found[name] = value if value == "-" else os.path.abspath(value)
-        elif name in IN_WORDS:
+        elif name in COMMAND_LINE_OPTIONS:
             found["options"][name] = parse_option(name, value)
         else:
             raise ValueError(f"{OPTIONS_VARIABLE}: there is no option --{name.replace('_', '-')}")

@@ -10,7 +10,7 @@ import torch.distributed
 from torch.utils.data import Sampler
 
 from unjam.errors import CannotResumeError
-from unjam.loader.worker.sample_random import mixed, seed_batch
+from unjam.loader.worker.sample_random import mix, seed_batch
 from unjam.system.random_state import isolated_random_state
 
 
@@ -77,7 +77,7 @@ class ElasticSampler(Sampler[Any]):
         self.epoch, self._before, self._since = self.epoch + 1, 0, 0
 
     def _order(self) -> list[Any]:
-        seed = mixed(mixed(0, self.seed), self.epoch)
+        seed = mix(mix(0, self.seed), self.epoch)
         if isinstance(self.source, Sampler):
             set_epoch = getattr(self.source, "set_epoch", None)
             if callable(set_epoch):

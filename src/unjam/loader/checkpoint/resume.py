@@ -43,7 +43,7 @@ from torch.utils.data import (
 
 from unjam.errors import CannotResumeError, UnjamWarning
 from unjam.loader.checkpoint.saved_state import GLOBAL, VERSION, checked, fields_checksum
-from unjam.loader.driver.delivered import Delivered, checksum
+from unjam.loader.driver.epoch_progress import EpochProgress, checksum
 from unjam.loader.options import AutoWorkers
 from unjam.loader.state import LoaderState, own_of
 from unjam.loader.worker.job import indices_of
@@ -157,7 +157,7 @@ def state_dict(loader: Any, state: LoaderState) -> dict[str, Any]:
     """Return the state of a loader."""
     if state.pending is not None:
         return copy.deepcopy(state.pending)
-    now = state.progress or Delivered(finished=True)
+    now = state.progress or EpochProgress(finished=True)
     found: dict[str, Any] = {
         "unjam": VERSION,
         "epoch": now.epoch,
@@ -169,18 +169,18 @@ def state_dict(loader: Any, state: LoaderState) -> dict[str, Any]:
         "sample_seed": state.sample_seed,
         "rank": _rank(),
     }
-    begin = begin_states(loader, samples=True) if now.finished else now.begin
-    found["begin"] = {path: random_state.as_text(one) for path, one in begin.items()}
+    begin = begin_states(loader, samples=True) if now.finished else now.generators_at_start
+    found["generators_at_start"] = {path: random_state.as_text(one) for path, one in begin.items()}
     if not now.finished:
         names = _global_names(loader, samples=True)
         found["generators"] = {name: random_state.as_text(one) for name, one in random_state.capture(names).items()}
         found |= {
             "position": now.position,
-            "ahead": sorted(now.ahead),
-            "drawn": now.drawn,
+            "finished_ahead": sorted(now.finished_ahead),
+            "indices_checksum": now.indices_checksum,
             "seeded": now.seeded,
-            "drew": now.drew,
-            "begun": now.begun,
+            "sampler_was_asked": now.sampler_was_asked,
+            "sampler_iterations": now.sampler_iterations,
             "last_worker": now.last_worker,
         }
         if now.sampler_state is not None:
@@ -213,11 +213,13 @@ def load_state_dict(loader: Any, state: LoaderState, saved: Any) -> None:
     saved = checked(saved)
     _check_kind(loader, saved)
     for path, generator in _generators(loader).items():
-        if path in saved["begin"]:
+        if path in saved["generators_at_start"]:
             try:
-                random_state.check_for(generator, random_state.from_text(saved["begin"][path]))
+                random_state.check_for(generator, random_state.from_text(saved["generators_at_start"][path]))
             except ValueError as error:
-                raise CannotResumeError(f"the saved state is damaged, field 'begin': {path}: {error}") from error
+                raise CannotResumeError(
+                    f"the saved state is damaged, field 'generators_at_start': {path}: {error}"
+                ) from error
     automatic = isinstance(loader.num_workers, AutoWorkers)
     if isinstance(loader.dataset, IterableDataset) and not saved["finished"] and not automatic:
         before, now = saved["num_workers"], _workers(loader)
@@ -272,7 +274,7 @@ class Resumption:
         self._begin: dict[str, bytes] = {}
         self._same_rank = False
         if saved is not None:
-            self._begin = {path: random_state.from_text(text) for path, text in saved["begin"].items()}
+            self._begin = {path: random_state.from_text(text) for path, text in saved["generators_at_start"].items()}
             self._same_rank = saved["rank"] == _rank()
             _restore_generators(loader, self._begin)
         self._now = begin_states(loader)
@@ -289,16 +291,16 @@ class Resumption:
             )
         return had
 
-    def seed(self, drawn: int, workers: int, *, by_batch: bool) -> int:
+    def seed(self, torch_seed: int, workers: int, *, by_batch: bool) -> int:
         """Number the epoch, and return torch's base seed for its workers.
 
-        drawn: the seed that a new iterator drew. by_batch: random numbers depend on the batch, not on the worker.
+        torch_seed: the seed that a new iterator drew. by_batch: random numbers depend on the batch, not on the worker.
         """
         state, saved = self._state, self._saved
         if saved is not None:
             state.epoch, state.sample_seed = saved["epoch"], saved["sample_seed"]
         state.epoch += self._partial is None
-        seed = drawn
+        seed = torch_seed
         if saved is not None and (self._partial or saved["keeps_workers"]):
             # with other workers, the same seed would repeat the random numbers of the epoch's first batches
             same = self._same_rank and (by_batch or saved["num_workers"] == workers)
@@ -307,11 +309,16 @@ class Resumption:
             state.sample_seed = seed
         return seed
 
-    def start(self, iterator: Any, *, seed: int, begun: int, keeps_workers: bool) -> Delivered:
+    def start(self, iterator: Any, *, seed: int, sampler_iterations: int, keeps_workers: bool) -> EpochProgress:
         """Return the progress that the epoch starts with; skip what is done in the iterator's sampler."""
         state, saved, workers = self._state, self._saved, iterator._num_workers  # noqa: SLF001 - one of ours
-        progress = Delivered(
-            state.epoch, workers=workers, seed=seed, begun=begun, keeps_workers=keeps_workers, begin=self._now
+        progress = EpochProgress(
+            state.epoch,
+            workers=workers,
+            seed=seed,
+            sampler_iterations=sampler_iterations,
+            keeps_workers=keeps_workers,
+            generators_at_start=self._now,
         )
         same = saved is not None and self._same_rank and saved["num_workers"] == workers
         if saved is not None and same:
@@ -321,26 +328,31 @@ class Resumption:
             )
         if self._partial is not None:
             saved = self._partial
-            progress.batches, progress.position, progress.drawn = saved["batches"], saved["position"], saved["drawn"]
-            progress.ahead = dict.fromkeys(saved["ahead"], (0, None))
-            progress.begin = self._begin
-            progress.begun, progress.seeded, progress.drew = saved["begun"], saved["seeded"], saved["drew"]
+            progress.batches, progress.position = saved["batches"], saved["position"]
+            progress.indices_checksum = saved["indices_checksum"]
+            progress.finished_ahead = dict.fromkeys(saved["finished_ahead"], (0, None))
+            progress.generators_at_start = self._begin
+            progress.sampler_iterations, progress.seeded, progress.sampler_was_asked = (
+                saved["sampler_iterations"],
+                saved["seeded"],
+                saved["sampler_was_asked"],
+            )
             progress.last_worker = saved["last_worker"] if same else -1
             progress.sampler_state = saved.get("sampler")
             self._skip_done(iterator, progress)
-            if not progress.drew:
+            if not progress.sampler_was_asked:
                 _restore_global_generators(saved["generators"])  # the sampler will draw its order from these states
             iterator._num_yielded = progress.batches  # noqa: SLF001 - torch's own count
         elif saved is not None and saved["keeps_workers"]:  # persistent workers draw no new seed
-            progress.seeded, progress.begun = False, 1
-            progress.begin = self._begin
+            progress.seeded, progress.sampler_iterations = False, 1
+            progress.generators_at_start = self._begin
             self._skip_done(iterator, progress)
         return progress
 
-    def _skip_done(self, iterator: Any, progress: Delivered) -> None:
+    def _skip_done(self, iterator: Any, progress: EpochProgress) -> None:
         """Iterate the sampler again, as the epoch did at its start, and skip the batches that are done."""
         sampler = iterator._index_sampler  # noqa: SLF001 - torch's name
-        _restore_generators(self._loader, progress.begin)
+        _restore_generators(self._loader, progress.generators_at_start)
         if progress.sampler_state is not None:
             stateful_sampler(self._loader).load_state_dict(copy.deepcopy(progress.sampler_state["state"]))
             ended = progress.sampler_state["ended"]
@@ -349,30 +361,30 @@ class Resumption:
         indices = iter(sampler)
         if progress.seeded:
             torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)  # the workers' seed
-        if progress.begun > 1:
+        if progress.sampler_iterations > 1:
             indices = iter(sampler)
         iterator._sampler_iter = indices  # noqa: SLF001 - as above
         if isinstance(self._loader.dataset, IterableDataset):
             return
-        if not progress.position and progress.drew:
+        if not progress.position and progress.sampler_was_asked:
             # batches were prefetched, so the sampler had already drawn its order when the state was saved
             iterator._sampler_iter = itertools.chain(list(itertools.islice(indices, 1)), indices)  # noqa: SLF001 - as above
             return
         if type(sampler) is BatchSampler and progress.position:
-            iterator._sampler_iter, skipped, drawn = _skip_in_blocks(sampler, progress.position)  # noqa: SLF001 - as above
+            iterator._sampler_iter, skipped, found = _skip_in_blocks(sampler, progress.position)  # noqa: SLF001 - as above
         else:
             batched = iterator._auto_collation  # noqa: SLF001 - as above
-            skipped, drawn = _skip_one_by_one(indices, progress.position, batched=batched)
+            skipped, found = _skip_one_by_one(indices, progress.position, batched=batched)
         if skipped < progress.position:
             _warn(f"the sampler ended after {skipped} batches, but {progress.position} were delivered before")
-        elif drawn != progress.drawn:
+        elif found != progress.indices_checksum:
             _warn("the sampler yielded other indices than before, so samples may be missing or repeated")
-            progress.drawn = drawn
+            progress.indices_checksum = found
 
     def finish(self) -> None:
         """Restore the program's generators to their states as of `state_dict()`, once the iterator is ready."""
         self._state.pending = None
-        if self._partial is not None and self._partial["drew"]:
+        if self._partial is not None and self._partial["sampler_was_asked"]:
             _restore_global_generators(self._partial["generators"])
 
 
@@ -382,14 +394,14 @@ def _restore_global_generators(texts: Mapping[str, str]) -> None:
 
 def _skip_one_by_one(indices: Iterator[Any], batches: int, *, batched: bool) -> tuple[int, int]:
     """Skip batches; return how many there were, and their checksum."""
-    drawn = 0
+    found = 0
     for number in range(batches):
         try:
             one = next(indices)
         except StopIteration:
-            return number, drawn
-        drawn = checksum(indices_of(one, batched=batched), drawn)
-    return batches, drawn
+            return number, found
+        found = checksum(indices_of(one, batched=batched), found)
+    return batches, found
 
 
 def _skip_in_blocks(sampler: BatchSampler, batches: int) -> tuple[Iterator[Any], int, int]:
@@ -398,21 +410,21 @@ def _skip_in_blocks(sampler: BatchSampler, batches: int) -> tuple[Iterator[Any],
     Return the rest of the batches, how many were skipped, and their checksum.
     """
     inner, size = iter(sampler.sampler), sampler.batch_size
-    skipped = drawn = 0
+    skipped = found = 0
     while skipped < batches:
         wanted = size * min(batches - skipped, _SKIP_BLOCK)
         block = list(itertools.islice(inner, wanted))
         try:
-            drawn = zlib.crc32(array.array("q", block), drawn)  # as `checksum` does for each batch
+            found = zlib.crc32(array.array("q", block), found)  # as `checksum` does for each batch
         except (TypeError, OverflowError):
             for at in range(0, len(block), size):
-                drawn = checksum(tuple(block[at : at + size]), drawn)
+                found = checksum(tuple(block[at : at + size]), found)
         skipped += -(-len(block) // size)
         if len(block) < wanted:
             break
     rest = copy.copy(sampler)
     rest.sampler = inner
-    return iter(rest), skipped, drawn
+    return iter(rest), skipped, found
 
 
 def _warn(text: str) -> None:

@@ -38,9 +38,9 @@ def checked(saved: Any) -> dict[str, Any]:
     _check_fields("", state, _ALWAYS)
     if not state["finished"]:
         _check_fields("", state, _WITHIN_EPOCH)
-        position, ahead = state["position"], state["ahead"]
+        position, ahead = state["position"], state["finished_ahead"]
         if any(one <= position for one in ahead) or len(set(ahead)) != len(ahead):
-            raise _damaged("ahead", f"some batches are not after position {position}")
+            raise _damaged("finished_ahead", f"some batches are not after position {position}")
         completed = position + len(ahead)
         if state["batches"] > completed:
             raise _damaged("batches", f"{state['batches']} is more than the {completed} completed batches")
@@ -196,11 +196,11 @@ def _is_worker(name: Any) -> bool:
 _ALWAYS: dict[str, _Check] = {
     "epoch": _integer(0, _LIMIT), "finished": _flag, "batches": _integer(0, _LIMIT), "num_workers": _integer(0, MAX_WORKERS),
     "keeps_workers": _flag, "seed": _integer(0, _LIMIT), "sample_seed": _maybe(_integer(0, _LIMIT)),
-    "rank": _rank, "begin": _states,
+    "rank": _rank, "generators_at_start": _states,
 }  # fmt: skip
 _WITHIN_EPOCH: dict[str, _Check] = {
-    "generators": _generators, "position": _integer(0, _LIMIT), "ahead": _numbers, "drawn": _integer(0, 1 << 32),
-    "seeded": _flag, "drew": _flag, "begun": _integer(0, _LIMIT), "last_worker": _integer(-1, MAX_WORKERS),
+    "generators": _generators, "position": _integer(0, _LIMIT), "finished_ahead": _numbers, "indices_checksum": _integer(0, 1 << 32),
+    "seeded": _flag, "sampler_was_asked": _flag, "sampler_iterations": _integer(0, _LIMIT), "last_worker": _integer(-1, MAX_WORKERS),
 }  # fmt: skip
 _OPTIONAL: dict[str, _Check] = {"sampler": _sampler, "set_epoch": _epochs, "workers": _positions}
 _POSITION: dict[str, _Check] = {

@@ -28,9 +28,9 @@ from unjam.loader.cluster.waker import Waker
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Reason
 from unjam.loader.pool.batch_result import FailedBatch
-from unjam.loader.pool.exit_status import sample_of
 from unjam.loader.pool.open_pools import open_pools
 from unjam.loader.pool.protocol import Pool, PoolEvent, Question, WorkerExit
+from unjam.loader.pool.worker_exits import sample_of
 from unjam.loader.pool.worker_messages import event_of
 from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.transport.channel import Frame
@@ -314,7 +314,7 @@ class ClusterPool(Pool):
                 link.workers[worker] = RemoteWorker(worker)
                 self._at[worker] = link
                 link.tell(*self._waiting[worker])
-                self._reports.has(link.name, len(link.workers))
+                self._reports.set_worker_count(link.name, len(link.workers))
             self._waiting.pop(worker)
         if any(link.free < 0 for link in links) and not self._said_shared:
             self._said_shared = True
@@ -361,7 +361,7 @@ class ClusterPool(Pool):
                 self.arrivals.append(one.death)
                 del link.workers[worker.number]
                 self._at.pop(worker.number, None)
-                self._reports.has(link.name, len(link.workers))
+                self._reports.set_worker_count(link.name, len(link.workers))
             else:
                 event = self._event_of(link, worker, one)
                 if event is not None:
@@ -370,7 +370,7 @@ class ClusterPool(Pool):
     def _event_of(self, link: NodeLink, worker: RemoteWorker, one: msg.FromWorker) -> PoolEvent | None:
         if isinstance(one.message, PackedBatch):
             batch = RemoteBatch(one.message, one.data, self._held, link.name)
-            self._reports.came(link.name, batch.report)
+            self._reports.count_batch(link.name, batch.report)
             self._sent.pop(one.message.batch, None)
             return ev.Result(worker.number, one.message.batch, batch.report.nbytes, result=batch)
         event = event_of(worker, Frame(one.message, one.data), self._reports)
@@ -403,5 +403,5 @@ class ClusterPool(Pool):
             self._agent_failed = f"the agent on node {link.name} cannot start: {link.lost}"
         self._links.remove(link)
         self._cluster.lost(link)
-        self._reports.has(link.name, 0)
+        self._reports.set_worker_count(link.name, 0)
         threading.Thread(target=link.close, daemon=True).start()

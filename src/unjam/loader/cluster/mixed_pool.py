@@ -31,7 +31,7 @@ class MixedPool(Pool):
         self.processes: list[Any] = local.processes
         self.made_in = 0
         local.wake_on(remote.wake_fd)
-        reports.has("here", first_remote)
+        reports.set_worker_count("here", first_remote)
 
     def _of(self, worker: int) -> Pool:
         return self._local if worker < self._first else self._remote
@@ -55,7 +55,7 @@ class MixedPool(Pool):
         self._local.wait(seconds)
         for event in list(self.arrivals)[known:]:
             if isinstance(event, ev.Result) and event.result is not None:
-                self._reports.came("here", event.result.report)
+                self._reports.count_batch("here", event.result.report)
         self._remote.collect()
 
     def started_in(self) -> int:

@@ -68,9 +68,9 @@ class RelayPool(ProcessPool):
         message = frame.message
         if isinstance(message, _OF_THE_POOL):
             return local_event_of(handle, frame, self._reports)
-        if isinstance(message, messages.Prepared):
+        if isinstance(message, messages.Ready):
             handle.prepared, handle.ready_at = True, message.at
-        if isinstance(message, messages.Leaving):
+        if isinstance(message, messages.Goodbye):
             handle.said_goodbye = True
         return msg.FromWorker(handle.number, message, bytes(frame.data))
 

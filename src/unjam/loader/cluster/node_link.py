@@ -192,7 +192,7 @@ def _shifted_event(one: Any, shift: int) -> Any:
         last_exit = dataclasses.replace(one.exit, heartbeat=_shifted(one.exit.heartbeat, shift))
         return dataclasses.replace(one, exit=last_exit)
     message = one.message
-    if isinstance(message, messages.Prepared):
+    if isinstance(message, messages.Ready):
         return dataclasses.replace(one, message=dataclasses.replace(message, at=message.at + shift))
     if isinstance(message, PackedBatch):
         times = array.array("q", message.times)

@@ -317,16 +317,16 @@ def shares(nodes: list[Node], workers: int, *, spread: bool) -> list[tuple[Node,
 def ship_there(ray: Any, worker_input: WorkerInput, cache: PayloadCache) -> tuple[msg.Shipment, Any]:
     """Pickle the dataset for other machines and store it in the cluster, once as long as it stays the same."""
     try:
-        payload = shipping.ship(worker_input, cache.travelling, with_state=True, travels=True)
+        payload = shipping.ship(worker_input, cache.cluster_payload, with_state=True, travels=True)
     except Exception as error:
         raise cannot_travel(worker_input, error, _pickles) from error
     context = ray.get_runtime_context()
     job = (context.get_job_id(), context.get_node_id())  # another cluster may count its jobs from the beginning
-    if cache.stored is None or payload is not cache.travelling or cache.stored[0] != job:
+    if cache.cluster_copy is None or payload is not cache.cluster_payload or cache.cluster_copy[0] != job:
         view = payload.mapping.view()[: payload.manifest.size]
         digest = digest_of(view)
-        cache.travelling, cache.stored = payload, (job, digest, ray.put([pickle.PickleBuffer(view)]))
-    _, digest, stored = cache.stored
+        cache.cluster_payload, cache.cluster_copy = payload, (job, digest, ray.put([pickle.PickleBuffer(view)]))
+    _, digest, stored = cache.cluster_copy
     parts = (payload.manifest, digest, payload.modules, payload.own, payload.runs)
     return msg.Shipment(*parts, ProcessState.here().for_other_machines(), version()), stored
 

@@ -9,10 +9,8 @@ import functools
 import math
 import statistics
 import sys
-import types
 import weakref
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,12 +18,11 @@ from unjam.loader.driver.times import TAIL
 from unjam.loader.engine.size_search import WORTH, Limits, Setting, SizeSearch, Window
 from unjam.loader.pool.batch_result import BatchReport
 from unjam.loader.pool.protocol import Pool
-from unjam.loader.ship.reachable_modules import nested_codes
+from unjam.loader.ship.worker_info_use import asks_for_its_worker
 from unjam.loader.transport.status_page import Stage
 from unjam.statistics import Auto, AutoStep
 from unjam.system import limits as allowance
 from unjam.system.memory_limits import available_memory
-from unjam.system.object_graph import Held, attributes, items, walk
 
 # A window ends when the standard error of its mean is below MAX_ERROR: not before MIN_WINDOW and not
 # after MAX_WINDOW, each as (batches, seconds).
@@ -39,8 +36,6 @@ MAX_DEPTH = 16
 MEMORY_SHARE, ASSUMED_MEMORY = 0.5, 200 << 20
 DESCRIPTORS_PER_WORKER = 12
 MAX_FIRST_SIZE = 8
-# how many objects `divides_itself` inspects at most
-MAX_PARTS = 200
 _NOT_READY = (Stage.STARTING, Stage.LOADING, Stage.INIT)
 
 
@@ -55,7 +50,7 @@ class _CurrentWindow:
     count: int = 0
     samples: int = 0
     waited: int = 0
-    made: int = 0
+    busy: int = 0
     computed: float = 0.0
     stamps: list[bytes] = field(default_factory=list)
     makings: list[int] = field(default_factory=list)
@@ -67,14 +62,16 @@ class _CurrentWindow:
 class AutoSizer:
     """Chooses the number of workers and how far they run ahead.
 
-    `live`: the number of workers may change within an epoch. `depth`: the user's `prefetch_factor`,
+    `resizes_within_epoch`: the number of workers may change within an epoch. `depth`: the user's `prefetch_factor`,
     which never changes. `single`: use at most one worker, because an iterable that does not ask which
     worker it is in yields every sample once per worker.
     """
 
-    def __init__(self, *, live: bool, start: int, depth: int | None, single: bool = False) -> None:
-        self._copy = functools.partial(AutoSizer, live=live, start=start, depth=depth, single=single)
-        self._live = live
+    def __init__(self, *, resizes_within_epoch: bool, start: int, depth: int | None, single: bool = False) -> None:
+        self._copy = functools.partial(
+            AutoSizer, resizes_within_epoch=resizes_within_epoch, start=start, depth=depth, single=single
+        )
+        self._resizes_within_epoch = resizes_within_epoch
         self._single = single
         limits = _limits()
         if single:
@@ -85,7 +82,7 @@ class AutoSizer:
         # weak: the pool must be freed together with its iterator
         self._pool_ref: weakref.ref[Any] | None = None
         self._measured_memory = False
-        self._now = _CurrentWindow(start, start + 2)
+        self._window = _CurrentWindow(start, start + 2)
 
     def __reduce__(self) -> Any:
         # a copy of a loader measures again
@@ -109,74 +106,74 @@ class AutoSizer:
         """Start an epoch."""
         self._pool_ref = weakref.ref(pool)
         self.wanted = None
-        self._now = _CurrentWindow(self.setting.workers, self.setting.workers + 2)
+        self._window = _CurrentWindow(self.setting.workers, self.setting.workers + 2)
 
     def end(self) -> None:
         """End an epoch. If sizes change only between epochs, the epoch was one window."""
-        if not self._live and self._now.count >= MIN_WINDOW[0]:
+        if not self._resizes_within_epoch and self._window.count >= MIN_WINDOW[0]:
             self._end_window()
 
     def delivered(self, facts: BatchReport, waited: int, now: int) -> None:
         """Record a delivered batch and how long the consumer waited for it; nanoseconds."""
-        own = self._now
-        if own.skip > 0:
-            own.skip -= 1
-            if own.skip == 0 and not self._all_ready():
-                own.skip = 1
-            elif own.skip == 0:
-                own.began = own.last = now
-                own.computed = self._processor_seconds()
+        window = self._window
+        if window.skip > 0:
+            window.skip -= 1
+            if window.skip == 0 and not self._all_ready():
+                window.skip = 1
+            elif window.skip == 0:
+                window.began = window.last = now
+                window.computed = self._processor_seconds()
             return
-        own.count += 1
-        own.samples += facts.samples
-        own.waited += waited
-        own.chunk += now - own.last
-        own.last = now
-        if own.count % own.size == 0:
-            own.chunks.append(own.chunk)
-            own.chunk = 0
+        window.count += 1
+        window.samples += facts.samples
+        window.waited += waited
+        window.chunk += now - window.last
+        window.last = now
+        if window.count % window.size == 0:
+            window.chunks.append(window.chunk)
+            window.chunk = 0
         stamps = facts.times
         if len(stamps) >= 16:
             making = int.from_bytes(stamps[-8:], sys.byteorder) - int.from_bytes(stamps[:8], sys.byteorder)
-            own.made += making
-            if len(own.makings) < MAX_WINDOW[0]:
-                own.makings.append(making)
-                own.stamps.append(stamps)
-        if self._live and _is_over(own, (now - own.began) / 1e9, self.search.base_rate):
+            window.busy += making
+            if len(window.makings) < MAX_WINDOW[0]:
+                window.makings.append(making)
+                window.stamps.append(stamps)
+        if self._resizes_within_epoch and _is_over(window, (now - window.began) / 1e9, self.search.base_rate):
             self._end_window()
 
     # -- internals ---------------------------------------------------------------------------------
 
     def _end_window(self) -> None:
-        own = self._now
-        seconds = (own.last - own.began) / 1e9
+        window = self._window
+        seconds = (window.last - window.began) / 1e9
         if seconds <= 0:
             return
-        window = Window(
+        measured = Window(
             seconds,
-            own.count,
-            own.samples,
-            own.waited / 1e9 / seconds,
-            min(1.0, own.made / 1e9 / (seconds * own.size)),
-            (self._processor_seconds() - own.computed) / seconds,
-            _median_seconds(own.stamps),
-            _is_uneven(own.makings),
+            window.count,
+            window.samples,
+            window.waited / 1e9 / seconds,
+            min(1.0, window.busy / 1e9 / (seconds * window.size)),
+            (self._processor_seconds() - window.computed) / seconds,
+            _median_seconds(window.stamps),
+            _is_uneven(window.makings),
         )
         before = self.search.setting
         self._limit_by_memory()
-        after = self.search.judge(window)
-        if after == before or not self._live:
-            self._now = _CurrentWindow(own.size, 1)
+        after = self.search.judge(measured)
+        if after == before or not self._resizes_within_epoch:
+            self._window = _CurrentWindow(window.size, 1)
             return
         self.wanted = after
         # skip the batches that were started under the old setting
-        self._now = _CurrentWindow(after.workers, max(before.workers, after.workers) + 2)
+        self._window = _CurrentWindow(after.workers, max(before.workers, after.workers) + 2)
 
     def _all_ready(self) -> bool:
         pool = self._pool
         if pool is None:
             return True
-        heartbeats = [pool.heartbeat(number) for number in range(self._now.size)]
+        heartbeats = [pool.heartbeat(number) for number in range(self._window.size)]
         return all(heartbeat is None or heartbeat.stage not in _NOT_READY for heartbeat in heartbeats)
 
     def _processor_seconds(self) -> float:
@@ -184,7 +181,7 @@ class AutoSizer:
         pool, total = self._pool, 0.0
         if pool is None:
             return math.nan
-        for number in range(self._now.size):
+        for number in range(self._window.size):
             pid = pool.pid(number)
             if pid is not None and pool.is_here(number):
                 total += allowance.processor_seconds(pid)
@@ -206,7 +203,7 @@ class AutoSizer:
         if not size or left is None:
             return
         self._measured_memory = True
-        room = self._now.size + int(left * MEMORY_SHARE / allowance.local_ranks() // size)
+        room = self._window.size + int(left * MEMORY_SHARE / allowance.local_ranks() // size)
         if room < self.limits.workers:
             self.search.limits = replace(self.limits, workers=max(1, room), because="memory")
 
@@ -226,19 +223,19 @@ class AutoSizer:
         )
 
 
-def _is_over(own: _CurrentWindow, seconds: float, base: float) -> bool:
+def _is_over(window: _CurrentWindow, seconds: float, base: float) -> bool:
     """Return whether the window is conclusive: a stable mean, or a clear difference from the base rate."""
-    if own.count >= MAX_WINDOW[0] and seconds >= MIN_WINDOW[1]:
+    if window.count >= MAX_WINDOW[0] and seconds >= MIN_WINDOW[1]:
         return True
-    if seconds >= MAX_WINDOW[1] and own.count >= 4:
+    if seconds >= MAX_WINDOW[1] and window.count >= 4:
         return True
-    if own.count < MIN_WINDOW[0] or seconds < MIN_WINDOW[1] or len(own.chunks) < 4 or own.chunk:
+    if window.count < MIN_WINDOW[0] or seconds < MIN_WINDOW[1] or len(window.chunks) < 4 or window.chunk:
         return False
-    mean = sum(own.chunks) / len(own.chunks)
-    error = statistics.stdev(own.chunks) / math.sqrt(len(own.chunks)) / mean if mean else 1.0
-    if _is_uneven(own.makings):
+    mean = sum(window.chunks) / len(window.chunks)
+    error = statistics.stdev(window.chunks) / math.sqrt(len(window.chunks)) / mean if mean else 1.0
+    if _is_uneven(window.makings):
         return False
-    gain = own.samples / seconds / base if base else WORTH
+    gain = window.samples / seconds / base if base else WORTH
     return error < MAX_ERROR or abs(gain / WORTH - 1) > 4 * error
 
 
@@ -278,36 +275,6 @@ def most_workers(left: int | None) -> tuple[int, str]:
 
 def first_size(dataset: Any, *, iterable: bool) -> int:
     """Return the number of workers to start with."""
-    if iterable and not divides_itself(dataset):
+    if iterable and not asks_for_its_worker(dataset):
         return 1
     return max(1, min(MAX_FIRST_SIZE, allowance.own_processors(), _limits().workers))
-
-
-def divides_itself(dataset: Any) -> bool:
-    """Return whether an iterable's code asks which worker it is in.
-
-    If it does not, every worker yields all samples.
-    """
-    below = walk(Held("", dataset), _callables, deepest=8, most=MAX_PARTS)
-    return _uses_worker_info(dataset) or any(_uses_worker_info(part.value) for part, fresh in below if fresh)
-
-
-def _callables(above: Held) -> Iterator[Held]:
-    """Yield the values in an object, and in its lists and tuples, that may have code."""
-    for part in attributes(above.value, 50, slots=False):
-        for one in items(part.value, 20) if type(part.value) in (list, tuple) else (part,):
-            if callable(one.value) or hasattr(one.value, "__dict__"):
-                yield one
-
-
-def _uses_worker_info(thing: Any) -> bool:
-    if isinstance(thing, type):
-        return False
-    if hasattr(type(thing), "apply_sharding"):  # torch calls this on data pipes
-        return True
-    codes = [getattr(thing, "__code__", None)]
-    for kind in type(thing).__mro__:
-        if not kind.__module__.startswith(("builtins", "typing", "abc", "torch.utils.data.dataset")):
-            codes += [getattr(value, "__code__", None) for value in vars(kind).values()]
-    found = [one for code in codes if isinstance(code, types.CodeType) for one in nested_codes(code)]
-    return any("worker_info" in name for code in found for name in code.co_names)

@@ -88,6 +88,10 @@ def restore(
             decide(ev.Result(entry.worker, batch))
         elif entry is not None and not entry.arrived and requests[batch].sent_to is None:
             todo.append(act.Send(entry.worker, batch))  # sending twice is harmless
-    if machine.drawing and not any(isinstance(action, act.Draw) for action in todo) and machine.drawn not in requests:
-        todo.append(act.Draw(machine.drawn))
+    if (
+        machine.drawing
+        and not any(isinstance(action, act.Draw) for action in todo)
+        and machine.next_batch not in requests
+    ):
+        todo.append(act.Draw(machine.next_batch))
     return lost

@@ -23,7 +23,7 @@ from unjam.loader.device.transfer import Transfer
 from unjam.loader.driver.auto_size import AutoSizer
 from unjam.loader.driver.batch_table import BatchTable, restore
 from unjam.loader.driver.consumer_lock import ConsumerLock
-from unjam.loader.driver.delivered import CannotLoad, Delivered, WorkerPositions
+from unjam.loader.driver.epoch_progress import CannotRebuild, EpochProgress, WorkerPositions
 from unjam.loader.driver.incidents import Incidents
 from unjam.loader.driver.index_source import IndexSource
 from unjam.loader.driver.on_error import OnErrorPolicy
@@ -86,7 +86,7 @@ class Driver:
 
     # -- called by the iterator --------------------------------------------------------------------
 
-    def begin(self, draw: Callable[[], Any], shared_seed: int | None, progress: Delivered) -> None:
+    def begin(self, draw: Callable[[], Any], shared_seed: int | None, progress: EpochProgress) -> None:
         """Begin an epoch; `draw` returns the next indices or raises StopIteration.
 
         `progress`: counts what is delivered; already part-way if the epoch resumes another run's.
@@ -236,7 +236,7 @@ class Driver:
                 result = self._transfer.wrap(batch, result)
                 if not self._table.keep(batch, result):
                     return
-                self._positions.came(worker, batch, result.report.position_update)
+                self._positions.batch_arrived(worker, batch, result.report.position_update)
             case ev.Unready(worker, result=result):
                 self._incidents.unready[worker] = result
             case ev.Exhausted(worker, batch, result=result) if batch in self._table.requests:
@@ -264,7 +264,7 @@ class Driver:
                 problem = error
         request = self._table.remove(batch)
         assert request is not None, "a delivered batch without a request"
-        self._positions.progress.done(request, delivered=problem is None and not result.empty)
+        self._positions.progress.finish_batch(request, delivered=problem is None and not result.empty)
         self._positions.delivered(batch)
         self._outcome = None
         self._delivered += 1
@@ -286,19 +286,19 @@ class Driver:
             self._recorder.starts.append(self.pool.started_in() / 1e9)
         if self._sizer is not None:
             self._sizer.delivered(report, now - begun, now)
-        self._stalls.rest((now - begun) / 1e9)
+        self._stalls.batch_delivered((now - begun) / 1e9)
 
     def _give_up(self, outcome: act.GiveUp) -> None:
         if outcome.reason is act.Reason.TIMED_OUT:
             raise self._incidents.timed_out(next(iter(self._owed()), None))
         if outcome.reason is act.Reason.UNREADY:
-            error, loading = self._incidents.not_ready(outcome.worker)
+            error, loading = self._incidents.setup_error(outcome.worker)
             self._close()
             # nothing was delivered yet, so we can use the drawn indices again
             if loading and self._delivered == 0:
-                raise CannotLoad(error, self._indices.undelivered or [], self._positions.progress)
+                raise CannotRebuild(error, self._indices.undelivered or [], self._positions.progress)
             raise error
-        problem = self._incidents.died(outcome)
+        problem = self._incidents.death_error(outcome)
         self._close()
         raise problem
 
@@ -366,7 +366,7 @@ class Driver:
                 case act.Warn(worker, batch):
                     self._incidents.warn(worker, table.requests.get(batch))
                 case act.Continue(worker):
-                    self._incidents.go_on(worker)
+                    self._incidents.resume_worker(worker)
                 case act.Shrink(worker, left):
                     self._incidents.shrunk(worker, left)
             if self.closed:
@@ -398,10 +398,10 @@ class Driver:
         owed: dict[int, list[BatchRequest]] = {}
         for worker, request in self._owed():
             owed.setdefault(worker, []).append(request)
-        for event in self._stalls.look(time.monotonic(), owed, waited):
+        for event in self._stalls.check(time.monotonic(), owed, waited):
             if isinstance(event, ev.Overdue):
                 work_there = self._table.requests.get(event.batch)
-                if not self._incidents.over_time(event, work_there):
+                if not self._incidents.confirm_overdue(event, work_there):
                     continue
             self._handle(event)
 
@@ -435,7 +435,7 @@ class Driver:
                 self._outcome = None
             request = self._table.remove(batch)
             if request is not None:
-                self._positions.progress.done(request, delivered=True)
+                self._positions.progress.finish_batch(request, delivered=True)
                 self._positions.delivered(batch)
             return data
         found = restore(self._machine, self._todo, self._table, self._outcome, self._decide)

@@ -73,8 +73,8 @@ class Incidents:
         given_up = any(isinstance(action, act.GiveUp) for action in decided)
         decision = "restart" if restarted else "shrink" if shrunk else "raise" if given_up else ""
         on = None if event.batch is None else work.get(event.batch)
-        about = worker_words.subject(last_exit.heartbeat, on, iterable=self._iterable)
-        incident = worker_words.story(last_exit, about, decision=decision, dataset=self._recorder.dataset)
+        about = worker_words.current_sample(last_exit.heartbeat, on, iterable=self._iterable)
+        incident = worker_words.exit_incident(last_exit, about, decision=decision, dataset=self._recorder.dataset)
         if event.cause is ev.Cause.SUSPENDED:
             incident = dataclasses.replace(incident, what=f"{incident.what}; unjam killed it because it did not resume")
         self._exit_incidents[event.worker] = incident
@@ -88,7 +88,7 @@ class Incidents:
             if restarted:
                 self._recorder.say("death", "%s; a new worker will make its batches again", incident.what)
 
-    def died(self, outcome: act.GiveUp) -> UnjamError:
+    def death_error(self, outcome: act.GiveUp) -> UnjamError:
         """Return what to raise when the epoch cannot continue."""
         incident = self._exit_incidents.get(outcome.worker)
         if incident is None:
@@ -116,21 +116,21 @@ class Incidents:
         what = incident.what if incident is not None else f"worker {worker} was killed for memory"
         self._recorder.say("memory", "%s; it is not replaced, workers left: %d", what, left)
 
-    def not_ready(self, worker: int) -> tuple[BaseException, bool]:
+    def setup_error(self, worker: int) -> tuple[BaseException, bool]:
         """Return what a worker raised before its first sample, and whether it was rebuilding the dataset."""
         result = self.unready.pop(worker)
         error = error_of(result.report.failures()[-1])
-        if not result.loading:
+        if not result.while_loading:
             self._recorder.failed(error)
         raised = error.exception
         if isinstance(raised, StopIteration):  # it would silently end the epoch
             raised = RuntimeError(f"worker {worker} raised StopIteration before its first sample")
             raised.__cause__ = error.exception
-        return raised, result.loading
+        return raised, result.while_loading
 
     # -- silence -----------------------------------------------------------------------------------
 
-    def over_time(self, event: ev.Overdue, work: BatchRequest | None) -> bool:
+    def confirm_overdue(self, event: ev.Overdue, work: BatchRequest | None) -> bool:
         """Record where an overdue sample is; return False if its worker has moved on."""
         before = self._pool.heartbeat(event.worker)
         if before is None or event.worker in self._overdue:
@@ -149,7 +149,7 @@ class Incidents:
         self._recorder.incident(incident)
         log.warning("no progress: %s", worker_words.lines(incident))
 
-    def go_on(self, worker: int) -> None:
+    def resume_worker(self, worker: int) -> None:
         """Resume a suspended worker, and report it."""
         from unjam.loader.failures.incident import Incident  # noqa: PLC0415 - only when something fails
 
@@ -173,7 +173,7 @@ class Incidents:
         return problem
 
     def _stalled_incident(self, worker: int, work: BatchRequest | None, kind: str) -> Incident:
-        return worker_words.stillness(
+        return worker_words.stall_incident(
             self._pool, worker, work, iterable=self._iterable, kind=kind, dataset=self._recorder.dataset
         )
 

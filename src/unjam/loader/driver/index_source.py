@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from unjam.loader.driver.delivered import Delivered, checksum
+from unjam.loader.driver.epoch_progress import EpochProgress, checksum
 from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.worker.job import indices_of
 from unjam.loader.worker.messages import BatchRequest
@@ -24,9 +24,9 @@ class IndexSource:
         self._keeps_spares = spares
         self._recent: deque[Any] = deque(maxlen=MOST_SPARES)
         # of the epoch: its number, the number of the next batch in it, those that are skipped, and the checksum so far
-        self._epoch = self._number = self._drawn = 0
+        self._epoch = self._number = self._indices_checksum = 0
         self._skipped: frozenset[int] = frozenset()
-        self._delivered = Delivered()
+        self._progress = EpochProgress()
         # a signal handler raised while the sampler was running
         self._interrupted = False
         # returns the next indices or raises StopIteration; set only during `begin` and `next`
@@ -35,11 +35,11 @@ class IndexSource:
         # on forked workers needs them again.
         self.undelivered: list[Any] | None = []
 
-    def begin(self, delivered: Delivered) -> None:
-        """Begin an epoch, or resume one: the sampler has already given `delivered.position` batches."""
-        self._delivered = delivered
-        self._epoch, self._number, self._drawn = delivered.epoch, delivered.position, delivered.drawn
-        self._skipped = frozenset(delivered.ahead)
+    def begin(self, progress: EpochProgress) -> None:
+        """Begin an epoch, or resume one: the sampler has already given `progress.position` batches."""
+        self._progress = progress
+        self._epoch, self._number, self._indices_checksum = progress.epoch, progress.position, progress.indices_checksum
+        self._skipped = frozenset(progress.finished_ahead)
         self._recent.clear()
         if self.undelivered is not None:
             self.undelivered = []
@@ -47,7 +47,7 @@ class IndexSource:
     def next(self, batch: int) -> BatchRequest:
         """Draw the indices of a batch; raise StopIteration or whatever the sampler raises."""
         was_interrupted, self._interrupted = self._interrupted, True
-        self._delivered.drew = True
+        self._progress.sampler_was_asked = True
         assert self.draw is not None, "called outside next()"
         try:
             request = self._request(batch, self.draw())
@@ -80,7 +80,7 @@ class IndexSource:
             self._recent.extend(indices)
         number = self._number
         self._number += 1
-        self._drawn = checksum(indices, self._drawn)
+        self._indices_checksum = checksum(indices, self._indices_checksum)
         state = getattr(self.draw, "state", None)
         seed = None if self._seed is None else batch_seed(self._seed, self._epoch, number)
         return BatchRequest(
@@ -90,6 +90,6 @@ class IndexSource:
             index=index,
             indices=indices,
             spares=spares,
-            drawn=self._drawn,
+            indices_checksum=self._indices_checksum,
             sampler_state=None if state is None else state(len(indices)),
         )

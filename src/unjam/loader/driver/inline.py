@@ -15,7 +15,7 @@ from unjam.loader.device import structure
 from unjam.loader.device.mover import Mover
 from unjam.loader.device.transfer import Transfer
 from unjam.loader.driver.consumer_lock import ConsumerLock
-from unjam.loader.driver.delivered import Delivered
+from unjam.loader.driver.epoch_progress import EpochProgress
 from unjam.loader.driver.index_source import IndexSource
 from unjam.loader.driver.on_error import OnErrorPolicy
 from unjam.loader.driver.recorder import Recorder
@@ -72,7 +72,7 @@ class InlineDriver:
         recorder: Recorder,
         reports: WorkerReports,
         pin: tuple[str | None] | None,
-        progress: Delivered,
+        progress: EpochProgress,
         mover: Mover | None,
     ) -> None:
         self._mover = mover
@@ -92,7 +92,7 @@ class InlineDriver:
         self._indices.begin(progress)
         self._note()  # the dataset is the program's own object, and may be at its end
         # drawn but not made yet: Ctrl-C must not lose it
-        self._drawn: BatchRequest | None = None
+        self._pending_request: BatchRequest | None = None
         self._made: tuple[BatchJob, Any, bool, bool] | None = None  # made but not delivered, for the same reason
         self._number = 0
         self.lock = ConsumerLock()
@@ -102,7 +102,7 @@ class InlineDriver:
         if recorder.profiler is not None:
             self._transforms = Transforms({"dataset": worker_input.dataset, "collate_fn": collate})
             weakref.finalize(self, self._transforms.remove).atexit = False
-            weakref.finalize(self, recorder.profiler.rest).atexit = False
+            weakref.finalize(self, recorder.profiler.stop).atexit = False
         if settings.sample_timeout is not None:
             recorder.say("inline", "sample_timeout needs workers: nothing can stop a sample in this process")
         if self._fetcher.skipped:
@@ -128,20 +128,20 @@ class InlineDriver:
     def close(self) -> None:
         """Make no more batches."""
         self.closed = True
-        self._drawn = self._made = None
+        self._pending_request = self._made = None
         self._transfer.close()
 
     def _next(self) -> Any:
         begun = time.monotonic_ns()
         while not self.closed:
-            if self._drawn is None:
+            if self._pending_request is None:
                 try:
-                    self._drawn = self._indices.next(self._number)
+                    self._pending_request = self._indices.next(self._number)
                     self._number += 1
                 except StopIteration:
                     self._end()
                     break
-            request = self._drawn
+            request = self._pending_request
             if self._made is None:
                 self._made = self._make(request)
             if self._made is None:
@@ -153,9 +153,9 @@ class InlineDriver:
                     data = self._transferred(request, data)
                 except Exception as error:  # noqa: BLE001 - raised below
                     failed = error
-            self._drawn = self._made = None
+            self._pending_request = self._made = None
             self._indices.undelivered = None
-            self._progress.done(request, delivered=not (empty or raises or failed))
+            self._progress.finish_batch(request, delivered=not (empty or raises or failed))
             self._note()
             if job.failures or empty or raises:
                 problem = self._on_error.finish_batch(request.batch, job.failures, empty=empty, raises=raises)

@@ -69,7 +69,7 @@ class Profiler:
             target = (self._stop, weakref.ref(pool))
             threading.Thread(target=self._run, args=target, name="unjam-profiler", daemon=True).start()
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """Stop sampling."""
         self._stop.set()
 

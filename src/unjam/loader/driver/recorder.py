@@ -22,7 +22,7 @@ from unjam.loader.driver.times import Times
 from unjam.loader.pool.batch_result import BatchReport
 from unjam.loader.pool.protocol import Pool
 from unjam.loader.pool.worker_reports import WorkerReports, does_not_pay
-from unjam.loader.worker.exceptions import RemoteTraceback, twin, type_name
+from unjam.loader.worker.exceptions import RemoteTraceback, type_name, without_frames
 from unjam.loader.worker.messages import BatchRequest
 from unjam.statistics import Auto, Statistics
 from unjam.system.limits import own_processors
@@ -97,7 +97,7 @@ class Recorder:
         self._bytes += report.nbytes
         if report.profile and self.profiler is not None:
             self.profiler.add(report.profile)
-        self.times.batch(request.number, request.indices, report.times, waited)
+        self.times.add(request.number, request.indices, report.times, waited)
         if self.tap is not None:
             self.tap(request, report)
 
@@ -110,7 +110,7 @@ class Recorder:
         if error.decision == "raise":
             # Keep a copy: the exception itself is about to be raised, and its frames refer to user
             # objects.
-            error = dataclasses.replace(error, exception=twin(error.exception))
+            error = dataclasses.replace(error, exception=without_frames(error.exception))
         self.errors.append(error)
         weight = len(error.indices) or 1
         self._totals["failed"] += weight
@@ -143,7 +143,7 @@ class Recorder:
     def ended(self) -> TooManyErrorsError | None:
         """End an epoch; return what to raise if all its samples failed."""
         if self.profiler is not None:
-            self.profiler.rest()
+            self.profiler.stop()
         if self._samples == self._samples_before and self._failed:
             return self._too_many(f"all {self._failed} samples of the epoch failed")
         return None
@@ -195,7 +195,7 @@ class Recorder:
             profile=None if self.profiler is None else self.profiler.report(),
             copies=self.copies.statistics(),
             nodes=nodes,
-            does_not_pay=does_not_pay(nodes, self.reports.coming, waited.total - starting, own_processors())
+            does_not_pay=does_not_pay(nodes, self.reports.arriving_seconds, waited.total - starting, own_processors())
             if self.reports is not None and nodes
             else "",
         )

@@ -49,7 +49,7 @@ class StallDetector:
         """Return whether it is time for a check."""
         return now - self._last >= self.interval
 
-    def look(self, now: float, owed: dict[int, list[BatchRequest]], waited: float) -> list[ev.Event]:
+    def check(self, now: float, owed: dict[int, list[BatchRequest]], waited: float) -> list[ev.Event]:
         """Return the events about workers that owe batches.
 
         `owed`: their batches, oldest first. `waited`: how long the consumer has waited, in seconds.
@@ -80,7 +80,7 @@ class StallDetector:
             events.append(ev.Silence(worker, owed[worker][0].batch))
         return events
 
-    def rest(self, waited: float) -> None:
+    def batch_delivered(self, waited: float) -> None:
         """Record that the consumer got a batch; if the wait was short, reset the time of the next warning."""
         if self._warn_after is not None and waited < self._warn_after:
             self._next_warning = self._warn_after

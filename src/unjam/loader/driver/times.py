@@ -31,19 +31,19 @@ MAX_SLOW = 20
 SLOW_TIMES, SLOW_LEAST = 10, 2_000_000
 STAGES = ("getitem", "collate", "pickle")
 
-Whole = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class Histogram:
     """A histogram of durations in nanoseconds."""
 
-    counts: Whole = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
+    counts: IntArray = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
     total: int = 0
     longest: int = 0
     slowest: str = ""
 
-    def add(self, durations: Whole) -> int | None:
+    def add(self, durations: IntArray) -> int | None:
         """Add durations; return the position of the longest if it is the longest so far."""
         if not durations.size:
             return None
@@ -95,7 +95,7 @@ class Times:
         self._slow: list[tuple[int, str, int]] = []
         self._stalls = Stalls()
 
-    def batch(self, number: int, index: Any, stamps: bytes, waited: int) -> None:
+    def add(self, number: int, index: Any, stamps: bytes, waited: int) -> None:
         """Record a delivered batch.
 
         `number`: its number in the epoch. `waited`: how long the consumer waited for it.
@@ -156,7 +156,7 @@ class Times:
             if at is not None:
                 self._stages[stage].slowest = f"batch {pending[at][0]}"
 
-    def _keep_slowest(self, durations: Whole, positions: Whole, owners: Whole, pending: Any) -> None:
+    def _keep_slowest(self, durations: IntArray, positions: IntArray, owners: IntArray, pending: Any) -> None:
         """Keep the slowest samples, by name."""
         least = self._slow[-1][0] if len(self._slow) == MAX_SLOW else 0
         most = min(MAX_SLOW, len(durations))
@@ -173,13 +173,13 @@ class Times:
             one_sample = not first[1].startswith("batch ")
             self._stages["getitem"].slowest = f"sample {first[1]} (batch {first[2]})" if one_sample else first[1]
 
-    def _attribute(self, durations: Whole, owners: Whole, waits: Whole) -> None:
+    def _attribute(self, durations: IntArray, owners: IntArray, waits: IntArray) -> None:
         """Count the wait for a batch with a slow sample as a stall, up to the excess time."""
-        usual = int(self._stages["getitem"].percentile(0.5) * 1e9)
-        slow = max(usual * SLOW_TIMES, SLOW_LEAST)
+        median = int(self._stages["getitem"].percentile(0.5) * 1e9)
+        slow = max(median * SLOW_TIMES, SLOW_LEAST)
         longest = np.zeros(len(waits), np.int64)
         np.maximum.at(longest, owners, durations)
-        stalled = np.minimum(waits, longest - usual)[longest > slow]
+        stalled = np.minimum(waits, longest - median)[longest > slow]
         stalled = stalled[stalled > 0]
         self._stalls = Stalls(
             self._stalls.batches + len(stalled), self._stalls.seconds + int(stalled.sum()) / 1e9, slow / 1e9

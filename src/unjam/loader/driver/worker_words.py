@@ -41,7 +41,7 @@ class CurrentSample:
         return place(self.index, self.batch, worker, yielded=self.yielded, indices=self.indices)
 
 
-def subject(heartbeat: Heartbeat, request: BatchRequest | None, *, iterable: bool) -> CurrentSample:
+def current_sample(heartbeat: Heartbeat, request: BatchRequest | None, *, iterable: bool) -> CurrentSample:
     """Return the sample that a heartbeat refers to."""
     if request is None or heartbeat.batch != request.batch:
         return CurrentSample(None, None, None, ())
@@ -71,7 +71,7 @@ def doing(heartbeat: Heartbeat, about: CurrentSample, worker: int) -> str:
     }[heartbeat.stage]
 
 
-def story(last_exit: WorkerExit, about: CurrentSample, *, decision: str, dataset: str) -> Incident:
+def exit_incident(last_exit: WorkerExit, about: CurrentSample, *, decision: str, dataset: str) -> Incident:
     """Return the incident for a worker that exited."""
     from unjam.loader.failures.incident import Incident, plain  # noqa: PLC0415 - only when something fails
 
@@ -102,7 +102,7 @@ def story(last_exit: WorkerExit, about: CurrentSample, *, decision: str, dataset
     )
 
 
-def stillness(
+def stall_incident(
     pool: Pool, worker: int, request: BatchRequest | None, *, iterable: bool, kind: str, dataset: str
 ) -> Incident:
     """Return the incident for a live worker that sends no batch, with its stack."""
@@ -111,7 +111,7 @@ def stillness(
     heartbeat, pid = pool.heartbeat(worker), pool.pid(worker)
     if heartbeat is None or pid is None:
         return Incident(kind=kind, what=f"worker {worker} is being replaced", worker=worker, dataset=dataset)
-    about = subject(heartbeat, request, iterable=iterable)
+    about = current_sample(heartbeat, request, iterable=iterable)
     # Look before we take the stack: its signal wakes the worker for a moment.
     seen = pool.waits_for(worker)
     stack = "" if seen.kind == "suspended" else _stack(pool.stack(worker))

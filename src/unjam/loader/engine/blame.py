@@ -31,11 +31,11 @@ MANY_PASSED = 4
 class Blame:
     """The evidence so far."""
 
-    passed_later: int = 0
+    false_suspects: int = 0
 
     def passed(self, entry: InFlight) -> None:
         """Record that a batch was made: its suspects that the policy was not asked about have succeeded."""
-        self.passed_later += len(entry.deaths.keys() - entry.judged)
+        self.false_suspects += len(entry.deaths.keys() - entry.asked_about)
 
     def record_death(self, death: Death, entry: InFlight | None) -> list[AskPolicy]:
         """Record a death on batch `entry`; return at most one question to the policy."""
@@ -43,20 +43,20 @@ class Blame:
             return []
         if entry is None or death.batch is None:
             # it was on no known batch, so something outside the program killed it
-            self.passed_later += 1
+            self.false_suspects += 1
             return []
         deaths = entry.deaths
         count = deaths[death.position] = deaths.get(death.position, 0) + 1
         if death.cause is Cause.SILENT:
             reason = Reason.SILENT
-        elif count < self._enough() and death.position not in entry.judged:
+        elif count < self._enough() and death.position not in entry.asked_about:
             return []
         else:
             reason = Reason.KILLED_FOR_MEMORY if death.cause is Cause.MEMORY else Reason.DIED_REPEATEDLY
-        entry.judged.add(death.position)
+        entry.asked_about.add(death.position)
         return [AskPolicy(death.worker, death.batch, death.position, reason, count)]
 
     def _enough(self) -> int:
-        if self.passed_later == 0:
+        if self.false_suspects == 0:
             return BLAME_AFTER
-        return BLAME_AFTER + (1 if self.passed_later < MANY_PASSED else 2)
+        return BLAME_AFTER + (1 if self.false_suspects < MANY_PASSED else 2)

@@ -139,7 +139,7 @@ class ElasticMachine(Machine):
         if not any(record.active for record in self.workers):
             return []
         self.drawing = True
-        return [act.Draw(self.drawn)]
+        return [act.Draw(self.next_batch)]
 
     def _most_in_flight(self) -> int:
         return max(1, self.depth * sum(1 for record in self.workers if record.active and not record.retired))

@@ -14,7 +14,7 @@ class InFlight:
     # by position in the batch: how many workers died on that sample
     deaths: dict[int, int] = field(default_factory=dict)
     # the positions that the policy has been asked about
-    judged: set[int] = field(default_factory=set)
+    asked_about: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)

@@ -47,7 +47,7 @@ class Machine:
     config: Config
     workers: list[WorkerRecord] = field(init=False)
     ledger: Ledger = field(default_factory=Ledger)
-    drawn: int = 0
+    next_batch: int = 0
     owed_draws: int = 0
     drawing: bool = False
     sampler_ended: bool = False
@@ -113,7 +113,7 @@ class Machine:
     def _drew(self, event: ev.Drew) -> list[Action]:
         batch = event.batch
         self.drawing = False
-        self.drawn = batch + 1
+        self.next_batch = batch + 1
         worker = self._next_worker()
         if worker is None:
             return self._advance()
@@ -217,7 +217,7 @@ class Machine:
         if not allowed or not any(worker.active for worker in self.workers):
             return []
         self.drawing = True
-        return [act.Draw(self.drawn)]
+        return [act.Draw(self.next_batch)]
 
     def _most_within_budget(self) -> int:
         """How many batches may be in flight, given the size of the largest so far."""
@@ -362,7 +362,7 @@ class Machine:
         """Raise AssertionError if an invariant does not hold."""
         entries = self.ledger.entries
         assert len(entries) + self.drawing <= self.config.most_in_flight, "more in flight than allowed"
-        assert all(batch < self.drawn for batch in entries), "a batch that was never drawn is under way"
+        assert all(batch < self.next_batch for batch in entries), "a batch that was never drawn is under way"
         assert self.owed_draws >= 0, "more draws than owed"
         for number, record in enumerate(self.workers):
             counted = sum(1 for entry in entries.values() if entry.worker == number)

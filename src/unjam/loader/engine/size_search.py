@@ -51,7 +51,7 @@ class Window:
     """Measurements of one window.
 
     waited: part of the time in which the consumer waited. busy: part of the workers' time in which they
-    made batches. computed: processors that the workers used together; NaN if unknown. usual: median time
+    made batches. processors_used: processors that the workers used together; NaN if unknown. median_sample: median time
     of a sample. uneven: a few batches take most of the time.
     """
 
@@ -60,8 +60,8 @@ class Window:
     samples: int
     waited: float
     busy: float
-    computed: float = math.nan
-    usual: float = math.nan
+    processors_used: float = math.nan
+    median_sample: float = math.nan
     uneven: bool = False
 
     @property
@@ -76,8 +76,11 @@ class Window:
         window happened to contain. Then we compare the work done: the workers' busy time divided by
         the median sample time, under each setting.
         """
-        if (self.uneven or before.uneven) and self.usual > 0 and before.usual > 0:
-            done, done_before = self.busy * workers / self.usual, before.busy * workers_before / before.usual
+        if (self.uneven or before.uneven) and self.median_sample > 0 and before.median_sample > 0:
+            done, done_before = (
+                self.busy * workers / self.median_sample,
+                before.busy * workers_before / before.median_sample,
+            )
             return done / done_before if done_before else 1.0
         return self.rate / before.rate if before.rate else 1.0
 
@@ -118,7 +121,7 @@ class SizeSearch:
     steps: deque[Step] = field(default_factory=lambda: deque(maxlen=MAX_STEPS))
     _trying: str = ""
     _base: tuple[Setting, Window] | None = None
-    _closed: set[str] = field(default_factory=set)
+    _rejected: set[str] = field(default_factory=set)
     _gains: dict[str, tuple[int, float, float]] = field(default_factory=dict)
     _settled_as: Window | None = None
     _changed_in_a_row: int = 0
@@ -145,12 +148,12 @@ class SizeSearch:
         elif self._passed(tried, window, *base):
             verdict = "kept"
             self._base = (self.setting, window)
-            self._closed |= {"more": {"fewer"}, "fewer": {"more"}}.get(tried, set())
+            self._rejected |= {"more": {"fewer"}, "fewer": {"more"}}.get(tried, set())
         else:
             verdict = "taken back"
-            self._closed.add(tried)
+            self._rejected.add(tried)
             gain = window.gain(base[1], self.setting.workers, base[0].workers)
-            slower = window.usual / base[1].usual if base[1].usual else 1.0
+            slower = window.median_sample / base[1].median_sample if base[1].median_sample else 1.0
             self._gains[tried] = (self.setting.workers, gain, slower)
         self.steps.append(Step(self.batches, self.setting, window.rate, window.waited, verdict))
         if verdict == "taken back" and base is not None:
@@ -169,7 +172,7 @@ class SizeSearch:
         """Choose what to try next, from the best setting so far and its window."""
         workers, depth = self.setting.workers, self.setting.depth
         for direction in self._worth_trying(window):
-            if direction in self._closed:
+            if direction in self._rejected:
                 continue
             if direction == "fewer" and window.waited <= ENOUGH:
                 size = max(1, min(workers - 1, math.ceil(window.busy * workers * 1.25)))
@@ -212,9 +215,9 @@ class SizeSearch:
             words.append(f"{size} workers were {gain:.2f} times as fast")
         elif self.setting.workers >= self.limits.workers:
             words.append(f"{self.limits.because} allows no more workers")
-        if window.computed >= 0.85 * self.limits.processors:
+        if window.processors_used >= 0.85 * self.limits.processors:
             words.append(f"all {self.limits.processors} processors are in use")
-        elif slower > 1.3 and window.computed < 0.6 * self.limits.processors:
+        elif slower > 1.3 and window.processors_used < 0.6 * self.limits.processors:
             words.append(f"with them a sample took {slower:.1f} times as long: samples wait for a shared resource")
         return "; ".join(words)
 
@@ -235,6 +238,6 @@ class SizeSearch:
             if retry_due:
                 self._pause *= 2
             self.settled, self._trying = False, ""
-            self._closed.clear()
+            self._rejected.clear()
             self._gains.clear()
             self._experiment(window)

@@ -65,7 +65,7 @@ class Groups:
 
     def __init__(self, incidents: Iterable[Incident] = ()) -> None:
         self.incidents = 0
-        self.strange = 0  # lines that are not incidents
+        self.unreadable = 0  # lines that are not incidents
         self.ungrouped = 0  # incidents in no group, because there are too many groups
         self._groups: dict[str, dict[str, Group]] = {what: {} for what in KINDS}
         for incident in incidents:
@@ -98,7 +98,7 @@ def summary(incidents: Iterable[Incident]) -> list[str]:
     groups = Groups(incidents).by("cause")
     lines = []
     for group in groups[:MAX_CAUSES]:
-        place = f", at {short(group.where.most_common(1)[0][0])}" if group.where else ""
+        place = f", at {short_location(group.where.most_common(1)[0][0])}" if group.where else ""
         lines.append(f"  {group.count} x {group.name}{place}; samples {group.shown_samples}")
     if len(groups) > MAX_CAUSES:
         lines.append(f"  and {len(groups) - MAX_CAUSES} more causes")
@@ -110,7 +110,7 @@ def read(path: str) -> Groups:
     found = Groups()
     for incident in incidents(path):
         if incident is None:
-            found.strange += 1
+            found.unreadable += 1
         else:
             found.add(without_secrets(incident))
     return found
@@ -147,7 +147,7 @@ def dumps(found: Groups, version: str) -> str:
         "schema": SCHEMA,
         "unjam": version,
         "incidents": found.incidents,
-        "strange": found.strange,
+        "unreadable": found.unreadable,
         "ungrouped": found.ungrouped,
         **{
             f"by_{what}": [
@@ -167,7 +167,7 @@ def dumps(found: Groups, version: str) -> str:
     return json_text(data, indent=2)
 
 
-def short(location: str) -> str:
+def short_location(location: str) -> str:
     """Return the location, with a relative path if that is shorter."""
     file, _, line = location.rpartition(":")
     try:
@@ -212,7 +212,7 @@ def show(found: Groups, kinds: Iterable[str], console: Console) -> None:
         for group in found.by(kind)[:20]:
             row = [str(group.count), printable_line(group.name)]
             if kind == "cause":
-                row.append(printable_line(short(group.where.most_common(1)[0][0])) if group.where else "")
+                row.append(printable_line(short_location(group.where.most_common(1)[0][0])) if group.where else "")
             if kind != "sample":
                 row.append(printable_line(group.shown_samples))
             decisions = ", ".join(f"{decision} {count}" for decision, count in group.decisions.most_common(4))
@@ -221,7 +221,7 @@ def show(found: Groups, kinds: Iterable[str], console: Console) -> None:
             table.add_row(*row)
         console.print(table)
         console.print()
-    if found.strange:
-        console.print(f"{found.strange} lines could not be read")
+    if found.unreadable:
+        console.print(f"{found.unreadable} lines could not be read")
     if found.ungrouped:
         console.print(f"{found.ungrouped} entries are not in any group: there are more than {MAX_GROUPS:,} groups")

@@ -39,14 +39,14 @@ class BatchReport:
 class BatchResult(Protocol):
     """A batch that has arrived, or the failures in its place. It is opened or refused once.
 
-    raises: it raises the last of its failures. empty: every sample failed and was skipped. loading: the failure is that
+    raises: it raises the last of its failures. empty: every sample failed and was skipped. while_loading: the failure is that
     a worker could not rebuild the dataset. pinned: its tensors are in pinned memory.
     """
 
     report: BatchReport
     raises: bool = False
     empty: bool = False
-    loading: bool = False
+    while_loading: bool = False
     pinned: bool = False
 
     @property
@@ -124,11 +124,11 @@ class ReceivedBatch(BatchResult):
 class FailedBatch(BatchResult):
     """The failures in place of a batch: it raises the last one, or is empty because all samples were skipped."""
 
-    def __init__(self, report: BatchReport, *, raises: bool, loading: bool = False) -> None:
+    def __init__(self, report: BatchReport, *, raises: bool, while_loading: bool = False) -> None:
         self.report = report
         self.raises = raises
         self.empty = not raises
-        self.loading = loading
+        self.while_loading = while_loading
 
     def open_with_owner(self, *, copy: bool) -> tuple[Any, Any]:
         """Raise: there is nothing to open."""

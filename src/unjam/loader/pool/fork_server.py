@@ -212,7 +212,7 @@ class ForkServer(ForkClient):
                 # set before libraries load, because they read these variables then
                 env={**os.environ, **thread_environment(1)},
             )
-        super().__init__(Channel(mine, server.LANGUAGE))
+        super().__init__(Channel(mine, server.MESSAGE_TYPES))
         self._first = True
 
     @property

@@ -31,17 +31,17 @@ from typing_extensions import override
 from unjam.deadlines import FINISH_SAMPLE, SIGKILL_GRACE, SIGTERM_GRACE
 from unjam.errors import CannotStartError
 from unjam.loader.engine.actions import Reason
-from unjam.loader.pool.exit_status import OomKillCounter, death_of, exit_of, wait_for_exits
 from unjam.loader.pool.fork_server import ForkServerProcess
 from unjam.loader.pool.launcher import Launcher
 from unjam.loader.pool.open_pools import open_pools
 from unjam.loader.pool.protocol import Pool, PoolEvent, WorkerExit
+from unjam.loader.pool.worker_exits import OomKillCounter, death_of, exit_of, wait_for_exits
 from unjam.loader.pool.worker_handle import (
-    StartFrame,
+    SetupMessage,
     WorkerHandle,
     post,
     sample_stack,
-    send_start_frame,
+    send_setup,
     sentinel_of,
     take_stack,
 )
@@ -61,10 +61,12 @@ from unjam.system.waiting import Waiting
 class ProcessPool(Pool):
     """Worker processes. Each has its own channel, and two workers share nothing."""
 
-    def __init__(self, launcher: Launcher, specs: list[WorkerSpec], begin: StartFrame, reports: WorkerReports) -> None:
+    def __init__(
+        self, launcher: Launcher, specs: list[WorkerSpec], setup: SetupMessage, reports: WorkerReports
+    ) -> None:
         self._launcher = launcher
         self._specs = specs
-        self._begin = begin
+        self._setup = setup
         self._owner = os.getpid()
         self._handles: dict[int, WorkerHandle] = {}
         self._by_fd: dict[int, WorkerHandle] = {}
@@ -98,7 +100,7 @@ class ProcessPool(Pool):
             for number in numbers:
                 process, sock = started[number]
                 spec = dataclasses.replace(self._specs[number], start_at=positions.get(number))
-                self._add_worker(spec, process, Channel(sock, messages.LANGUAGE))
+                self._add_worker(spec, process, Channel(sock, messages.MESSAGE_TYPES))
                 del started[number]
         finally:
             for process, sock in started.values():  # empty unless something failed
@@ -116,7 +118,7 @@ class ProcessPool(Pool):
 
     @override
     def begin_epoch(self, shared_seed: int | None, epoch: int) -> None:
-        self._memory.look()
+        self._memory.reset()
         # workers that start from now on begin with this epoch
         self._specs = [dataclasses.replace(spec, shared_seed=shared_seed, epoch=epoch) for spec in self._specs]
         for handle in self._handles.values():
@@ -291,7 +293,7 @@ class ProcessPool(Pool):
         try:
             page = StatusPage(page_fd)
             stacks = MemoryMapping(stacks_fd, main.STACKS_BYTES)
-            message, fds = self._begin.frame(spec)
+            message, fds = self._setup.message(spec)
             handle = WorkerHandle(number, process, channel, page, stacks, Leases(page), sentinel_of(process))
             if spec.profile:
                 handle.stacks_fd = OwnedFd(os.dup(stacks_fd))
@@ -306,7 +308,7 @@ class ProcessPool(Pool):
                 self.processes.append(process)
             try:
                 # unlike later messages it must be sent, or the worker cannot start
-                send_start_frame(channel, message, (page_fd, stacks_fd, *fds))
+                send_setup(channel, message, (page_fd, stacks_fd, *fds))
             except ChannelClosed:
                 pass  # the worker is gone; its sentinel reports it
             except OSError as error:

@@ -32,7 +32,7 @@ from unjam.loader.pool.process_pool import ProcessPool
 from unjam.loader.pool.protocol import Pool
 from unjam.loader.pool.shared_handles import SharedHandle, shared_handles
 from unjam.loader.pool.templates import TemplateCache, TemplateProcess
-from unjam.loader.pool.worker_handle import StartFrame
+from unjam.loader.pool.worker_handle import SetupMessage
 from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.pool_spec import PoolSpec
 from unjam.loader.ship import shipping
@@ -54,10 +54,10 @@ class PayloadCache:
     payload: shipping.Payload | None = None
     # also has the installed modules that workers had to import: the server preloads them next time
     reports: WorkerReports = field(default_factory=WorkerReports)
-    keeper: TemplateCache = field(default_factory=TemplateCache)
+    templates: TemplateCache = field(default_factory=TemplateCache)
     # the payload for workers on other machines; and where a cluster keeps it
-    travelling: shipping.Payload | None = None
-    stored: Any = None
+    cluster_payload: shipping.Payload | None = None
+    cluster_copy: Any = None
     # a worker could not rebuild its input: always fork from now on
     must_fork: bool = False
 
@@ -67,7 +67,7 @@ class PayloadCache:
     @property
     def rebuilt(self) -> str:
         """Why each worker rebuilds the dataset itself; see `Statistics`."""
-        return self.keeper.reason
+        return self.templates.reason
 
     def problem_of(self, worker_input: WorkerInput, error: BaseException) -> CannotShipError:
         """Return the error that names what cannot be sent; search for it only once."""
@@ -153,8 +153,8 @@ def open_pool(request: PoolRequest) -> ProcessPool:
     _warn_of_handles(connections)
     if method is None:
         return open_shipped(request.specs, cache, worker_input)
-    begin = StartFrame(ProcessState.here(), cache.payload, tracker_fd(), adopted=False)
-    return ProcessPool(ContextLauncher(context, None), request.specs, begin, cache.reports)
+    setup = SetupMessage(ProcessState.here(), cache.payload, tracker_fd(), from_fork_server=False)
+    return ProcessPool(ContextLauncher(context, None), request.specs, setup, cache.reports)
 
 
 def open_another_pool(request: PoolRequest, error: BaseException) -> ProcessPool:
@@ -170,9 +170,9 @@ def open_another_pool(request: PoolRequest, error: BaseException) -> ProcessPool
 
 def _ship(worker_input: WorkerInput, cache: PayloadCache, *, within: int | None, templates: bool) -> shipping.Payload:
     """Return the worker input as a payload, without the containers that a template holds."""
-    numbers = cache.keeper.find_containers(worker_input.dataset if templates else None)
+    numbers = cache.templates.find_containers(worker_input.dataset if templates else None)
     if within is not None and numbers:
-        within -= cache.keeper.estimated_bytes()
+        within -= cache.templates.estimated_bytes()
     return shipping.ship(worker_input, cache.payload, within=within, numbers=numbers, with_state=True)
 
 
@@ -190,27 +190,27 @@ def open_shipped(
     _at_exit_once()
     assert cache.payload is not None, "nothing was shipped"
     _preload(cache)
-    template = cache.keeper.template(cache.payload, specs[0].threads, cache.reports.imported)
-    cache.reports.imported |= cache.keeper.imported
+    template = cache.templates.template(cache.payload, specs[0].threads, cache.reports.imported)
+    cache.reports.imported |= cache.templates.imported
     if template is None:
-        if worker_input is not None and cache.keeper.has_containers:
+        if worker_input is not None and cache.templates.has_containers:
             cache.payload = shipping.ship(worker_input, cache.payload, with_state=True)
-        begin = StartFrame(ProcessState.here(), cache.payload, tracker_fd(), adopted=True)
-        return kind(ServerLauncher(), specs, begin, cache.reports)
+        setup = SetupMessage(ProcessState.here(), cache.payload, tracker_fd(), from_fork_server=True)
+        return kind(ServerLauncher(), specs, setup, cache.reports)
     payload = cache.payload
-    launcher = ServerLauncher(_RenewableTemplate(cache.keeper, template, payload, specs[0].threads))
+    launcher = ServerLauncher(_RenewableTemplate(cache.templates, template, payload, specs[0].threads))
     has_input = template.whole is not None
-    begin = StartFrame(ProcessState.here(), None if has_input else payload, None, adopted=True)
-    return kind(launcher, specs, begin, cache.reports)
+    setup = SetupMessage(ProcessState.here(), None if has_input else payload, None, from_fork_server=True)
+    return kind(launcher, specs, setup, cache.reports)
 
 
 class _RenewableTemplate:
     """The template of a pool; makes it again if it is gone."""
 
     def __init__(
-        self, keeper: TemplateCache, template: TemplateProcess, payload: shipping.Payload, threads: int | None
+        self, templates: TemplateCache, template: TemplateProcess, payload: shipping.Payload, threads: int | None
     ) -> None:
-        self._cache = keeper
+        self._cache = templates
         self._payload = payload
         self._threads = threads
         self._template: TemplateProcess | None = template
@@ -220,7 +220,7 @@ class _RenewableTemplate:
     def __call__(self) -> ForkClient:
         if self._template is None or not self._template.usable:
             self._template = self._cache.template(self._payload, self._threads)
-            # the workers' start frames depend on what the first template held
+            # the workers' setup messages depend on what the first template held
             whole, containers = self._held
             if (
                 self._template is None
@@ -252,8 +252,8 @@ def _forking(request: PoolRequest) -> ProcessPool:
     launcher = ContextLauncher(request.context or multiprocessing.get_context("fork"), request.worker_input)
     # such a worker has the user's `__main__`
     specs = [dataclasses.replace(spec, by_value=False) for spec in request.specs]
-    begin = StartFrame(None, None, None, adopted=False)
-    return ProcessPool(launcher, specs, begin, request.cache.reports)
+    setup = SetupMessage(None, None, None, from_fork_server=False)
+    return ProcessPool(launcher, specs, setup, request.cache.reports)
 
 
 def _fork_is_safe() -> bool:

@@ -35,7 +35,7 @@ class TemplateProcess(ForkClient):
 
     def __init__(self) -> None:
         mine, theirs = pair()
-        super().__init__(Channel(mine, template.LANGUAGE))
+        super().__init__(Channel(mine, template.MESSAGE_TYPES))
         try:
             with theirs:
                 fork_server.with_server(lambda server: server.new_template(theirs.fileno()))

@@ -79,26 +79,28 @@ def sample_stack(handle: WorkerHandle) -> tuple[Stage, str] | None:
     return heartbeat.stage, _request_stack(handle, PROFILE_STACK, 0.001)
 
 
-class StartFrame:
+class SetupMessage:
     """Makes the first frame for each worker of a pool."""
 
-    def __init__(self, home: Any, payload: Any, tracker: int | None, *, adopted: bool) -> None:
-        """`payload`, `tracker`: None if the worker has its input. `home`: None if forked from this process."""
-        self._home = home
+    def __init__(self, process_state: Any, payload: Any, tracker: int | None, *, from_fork_server: bool) -> None:
+        """`payload`, `tracker`: None if the worker has its input. `process_state`: None if forked from this process."""
+        self._process_state = process_state
         self._payload = payload
         self._tracker = tracker
-        self._adopted = adopted
+        self._from_fork_server = from_fork_server
 
-    def frame(self, spec: WorkerSpec) -> tuple[messages.Begin, tuple[int, ...]]:
+    def message(self, spec: WorkerSpec) -> tuple[messages.Setup, tuple[int, ...]]:
         """Return the message, and the descriptors that follow the status page and the stacks."""
         payload, tracker = self._payload, () if self._tracker is None else (self._tracker,)
         manifest, fds = (
             (None, ()) if payload is None else (payload.manifest, (payload.fd, *tracker, *payload.extra_fds))
         )
-        return messages.Begin(spec, self._home, manifest, has_tracker=bool(tracker), adopted=self._adopted), fds
+        return messages.Setup(
+            spec, self._process_state, manifest, has_tracker=bool(tracker), from_fork_server=self._from_fork_server
+        ), fds
 
 
-def send_start_frame(channel: Channel, message: object, fds: tuple[int, ...]) -> None:
+def send_setup(channel: Channel, message: object, fds: tuple[int, ...]) -> None:
     """Send the first frame, in several frames if it has too many descriptors."""
     rest = list(fds)
     while len(rest) > MOST_FDS:

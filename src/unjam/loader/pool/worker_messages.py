@@ -27,23 +27,25 @@ class WorkerStatus(Protocol):
 def event_of(worker: WorkerStatus, frame: Frame, reports: WorkerReports) -> PoolEvent | None:
     """Return the event that a message means, other than a batch; None if the driver does not need it."""
     match frame.message:
-        case messages.BatchRaised(batch, loading, update):
+        case messages.BatchFailed(batch, while_loading, update):
             failed = FailedBatch(
-                BatchReport(packed_failures=frame.data, position_update=update), raises=True, loading=loading
+                BatchReport(packed_failures=frame.data, position_update=update),
+                raises=True,
+                while_loading=while_loading,
             )
             if batch is None:
                 return ev.Unready(worker.number, result=failed)
             return ev.Failure(worker.number, batch, result=failed)
         case messages.BatchEmpty(batch, update):
             return ev.Result(worker.number, batch, result=_empty(frame, update))
-        case messages.Drained(batch, cut_short, update):
+        case messages.Exhausted(batch, cut_short, update):
             return ev.Exhausted(worker.number, batch, cut_short=cut_short, result=_empty(frame, update))
         case messages.PolicyQuestion(batch):
             return Question(worker.number, batch, pickle.loads(frame.data))
-        case messages.Prepared(at, initialised):
+        case messages.Ready(at, initialised):
             worker.prepared, worker.ready_at = True, at - initialised
             return ev.Ready(worker.number)
-        case messages.Leaving():
+        case messages.Goodbye():
             worker.said_goodbye = True
             return ev.Goodbye(worker.number)
         case messages.Skipped(samples, seconds):

@@ -32,10 +32,10 @@ class WorkerReports:
     skipped_seconds: float = 0.0
     # by node of a cluster, what came from there; and for how long batches came from nodes, in seconds
     nodes: dict[str, NodeShare] = field(default_factory=dict)
-    coming: float = 0.0
+    arriving_seconds: float = 0.0
     _last_came: float = 0.0
 
-    def came(self, node: str, report: BatchReport) -> None:
+    def count_batch(self, node: str, report: BatchReport) -> None:
         """Count a batch of a node; "here" is this machine."""
         stamps = array.array("q", report.times)
         seconds = (stamps[-1] - stamps[0]) / 1e9 if stamps else 0.0
@@ -45,10 +45,10 @@ class WorkerReports:
             known, batches=known.batches + 1, bytes=known.bytes + nbytes, seconds=known.seconds + seconds
         )
         now = time.monotonic()
-        self.coming += min(now - self._last_came, STALL_CHECK.seconds) if self._last_came else 0.0
+        self.arriving_seconds += min(now - self._last_came, STALL_CHECK.seconds) if self._last_came else 0.0
         self._last_came = now
 
-    def has(self, node: str, workers: int) -> None:
+    def set_worker_count(self, node: str, workers: int) -> None:
         """Note how many workers a node has."""
         self.nodes[node] = replace(self.nodes.get(node, NodeShare()), workers=workers)
 

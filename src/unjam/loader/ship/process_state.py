@@ -80,9 +80,9 @@ class ProcessState:
         """Return the part of the state that may leave this machine: no environment, which has secrets, and no key."""
         return replace(self, environ={}, authkey=b"")
 
-    def settle(self, worker: int, *, adopted: bool) -> None:
-        """Apply the state to a worker. `adopted`: multiprocessing did not start it."""
-        if adopted:
+    def settle(self, worker: int, *, from_fork_server: bool) -> None:
+        """Apply the state to a worker. `from_fork_server`: multiprocessing did not start it."""
+        if from_fork_server:
             _become_child(worker, self)
         self.settle_program(f"worker {worker}")
 

@@ -32,7 +32,7 @@ def named_in_traceback(error: BaseException, dataset: Any, job: BatchJob) -> tup
     return -1, (hint,) if hint else ()
 
 
-def looks(job: BatchJob, data: list[Any], *, iterable: bool) -> tuple[str, ...]:
+def describe_outliers(job: BatchJob, data: list[Any], *, iterable: bool) -> tuple[str, ...]:
     """Describe samples that differ from the rest of the batch. A hint, not a proof."""
     from unjam.loader.failures import outlier  # noqa: PLC0415 - only when something fails
 
@@ -47,7 +47,7 @@ def explained(error: BaseException, words: str) -> CannotCollateError:
     return better.with_traceback(error.__traceback__)
 
 
-def among(index: Any, others: list[Any]) -> bool:
+def contains(index: Any, others: list[Any]) -> bool:
     """Return whether `index` equals one of `others`."""
     return any(_same(index, other) for other in others)
 

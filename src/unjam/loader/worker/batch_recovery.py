@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from unjam.loader.engine.policy import Decision
 from unjam.loader.transport.status_page import Stage
-from unjam.loader.worker.batch_culprit import explained, looks, named_in_traceback, type_of
+from unjam.loader.worker.batch_culprit import describe_outliers, explained, named_in_traceback, type_of
 from unjam.loader.worker.failure_policy import FailurePolicy
 from unjam.loader.worker.job import BatchJob, Emptied, RaiseFailure, SampleFailure
 from unjam.loader.worker.sample_recovery import SampleRecovery
@@ -38,12 +38,14 @@ class BatchRecovery:
         """Collate failed: use the samples that fit, if the policy allows."""
         if self._failures.only_raises:
             if self._tolerant is None:
-                self.whole(job, "collate", error, looks(job, data, iterable=self._spec.iterable))
+                self.fail_batch(job, "collate", error, describe_outliers(job, data, iterable=self._spec.iterable))
             else:
                 with contextlib.suppress(Exception):  # torch cannot collate it either
                     self._context.start_over()
                     batch = self._tolerant(data)
-                    words = "; ".join(looks(job, data, iterable=self._spec.iterable)) or "the samples differ"
+                    words = (
+                        "; ".join(describe_outliers(job, data, iterable=self._spec.iterable)) or "the samples differ"
+                    )
                     self._context.warn_once(
                         f"{error.args[0]}: {words}; they were collated anyway, as torch does without a warning"
                     )
@@ -65,7 +67,7 @@ class BatchRecovery:
                 fresh = self._strict or self._reload(job, data)
                 odd = outlier.find(data, collate, strict=self._strict, fresh=fresh)
             if not odd:
-                self.whole(job, "collate", error)
+                self.fail_batch(job, "collate", error)
                 raise Emptied
             places = job.kept(len(data))
             for one in reversed(odd):
@@ -78,7 +80,7 @@ class BatchRecovery:
                 )
                 decision = self._failures.decide(job, failed, error)
                 if decision is Decision.RAISE or (decision is Decision.RETRY and self._spec.iterable):
-                    self._failures.surrender(job, failed)
+                    self._failures.raise_failure(job, failed)
                 if decision is Decision.RETRY:
                     tried[position] = failed
                     self._failures.pause(job, position, tries)
@@ -96,7 +98,7 @@ class BatchRecovery:
                         failed = earlier
                     self._replace_in_place(job, failed, data, one.place)
                 else:
-                    self._failures.note(job, failed, Decision.SKIP)
+                    self._failures.record(job, failed, Decision.SKIP)
                     job.absent.add(position)
             if not data:
                 raise Emptied
@@ -108,9 +110,9 @@ class BatchRecovery:
                 error = again
                 continue
             for cured in tried.values():
-                self._failures.note(job, cured, Decision.RETRY)
+                self._failures.record(job, cured, Decision.RETRY)
             return batch
-        self.whole(job, "collate", error)
+        self.fail_batch(job, "collate", error)
         raise Emptied
 
     def _reload(self, job: BatchJob, data: list[Any]) -> bool:
@@ -131,20 +133,20 @@ class BatchRecovery:
         """Handle a failed `__getitems__`: raise `RaiseFailure`, or record the skipped batch."""
         position, words = named_in_traceback(error, self._dataset, job)
         if position < 0 or not self._failures.only_raises:
-            self.whole(job, "getitem", error, words)
+            self.fail_batch(job, "getitem", error, words)
             return
-        self._failures.surrender(
+        self._failures.raise_failure(
             job, self._failures.describe(job, "getitem", error, position=position, index=job.index_at(position))
         )
 
-    def whole(self, job: BatchJob, stage: str, error: BaseException, extra: tuple[str, ...] = ()) -> None:
+    def fail_batch(self, job: BatchJob, stage: str, error: BaseException, extra: tuple[str, ...] = ()) -> None:
         """Handle a failure of a whole batch: raise `RaiseFailure`, or record the skipped batch."""
         failed = self._failures.describe(job, stage, error, extra=extra)
         if self._failures.decide(job, failed, error) in (Decision.RAISE, Decision.RETRY):
-            self._failures.surrender(job, failed)
-        self._failures.note(job, failed, Decision.SKIP)
+            self._failures.raise_failure(job, failed)
+        self._failures.record(job, failed, Decision.SKIP)
 
-    def name_one(self, job: BatchJob, error: BaseException) -> NoReturn:
+    def raise_for_sample(self, job: BatchJob, error: BaseException) -> NoReturn:
         """Raise for a failed `__getitems__` when one sample also failed alone.
 
         Name that sample only if both errors have the same type.
@@ -155,12 +157,12 @@ class BatchRecovery:
             job.failures[-1].decision = Decision.RAISE
         raise RaiseFailure
 
-    def not_alone(self, job: BatchJob, error: BaseException) -> None:
+    def handle_joint_failure(self, job: BatchJob, error: BaseException) -> None:
         """Handle a failed `__getitems__` after each sample loaded alone or was handled."""
         if job.failures:
             return
         failed = self._failures.describe(job, "getitem", error)
         failed.note = "each of its samples could be loaded alone"
         if self._failures.decide(job, failed, error) is Decision.RAISE:
-            self._failures.surrender(job, failed)
-        self._failures.note(job, failed, Decision.RETRY)
+            self._failures.raise_failure(job, failed)
+        self._failures.record(job, failed, Decision.RETRY)

@@ -86,7 +86,7 @@ def add_notes(error: BaseException, notes: tuple[str, ...]) -> None:
         held[_OWN_NOTES] = notes
 
 
-def twin(error: BaseException) -> BaseException:
+def without_frames(error: BaseException) -> BaseException:
     """Copy an exception without its frames, for a record that outlives the exception handling."""
     other = _copy_of(error)
     cause = error.__cause__
@@ -120,13 +120,13 @@ def record(error: BaseException, notes: tuple[str, ...], *, by_value: bool) -> E
     # Others are sent as text: SystemExit would end the training silently, KeyboardInterrupt would look like Ctrl-C.
     if isinstance(error, Exception):
         dump_functions = (classes.dumps,) if by_value else (pickle.dumps, classes.dumps)
-        pickled = next(filter(None, (_whole(error, dumps) for dumps in dump_functions)), None)
+        pickled = next(filter(None, (_pickled_if_faithful(error, dumps) for dumps in dump_functions)), None)
         if pickled is None:
-            state = next(filter(None, (_state(error, dumps) for dumps in dump_functions)), None)
+            state = next(filter(None, (_pickled_state(error, dumps) for dumps in dump_functions)), None)
     return ExceptionRecord(pickled, state, type_name(type(error)), words_of(error), text, notes)
 
 
-def _whole(error: BaseException, dumps: Any) -> bytes | None:
+def _pickled_if_faithful(error: BaseException, dumps: Any) -> bytes | None:
     try:
         data: bytes = dumps(error)
         back = pickle.loads(data)
@@ -141,7 +141,7 @@ def _whole(error: BaseException, dumps: Any) -> bytes | None:
     return data if pythons_own or words_of(back) == words_of(error) else None
 
 
-def _state(error: BaseException, dumps: Any) -> bytes | None:
+def _pickled_state(error: BaseException, dumps: Any) -> bytes | None:
     try:
         data: bytes = dumps((type(error), _picklable(error.args, dumps), _picklable(_attributes(error), dumps)))
         kind, args, attributes = pickle.loads(data)

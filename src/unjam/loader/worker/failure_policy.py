@@ -16,7 +16,7 @@ from unjam.deadlines import FIRST_RETRY, LONGEST_RETRY
 from unjam.errors import place
 from unjam.loader.engine.policy import Decision
 from unjam.loader.transport.status_page import SINCE, STOP, Stage
-from unjam.loader.worker.exceptions import add_notes, record, twin
+from unjam.loader.worker.exceptions import add_notes, record, without_frames
 from unjam.loader.worker.job import BatchJob, Interrupted, RaiseFailure, SampleFailure
 from unjam.loader.worker.spec import WorkerSpec
 
@@ -122,19 +122,19 @@ class FailurePolicy:
 
         return sample_key.key_of(self.dataset, failed.index)
 
-    def note(self, job: BatchJob, failed: SampleFailure, decision: Decision) -> None:
+    def record(self, job: BatchJob, failed: SampleFailure, decision: Decision) -> None:
         """Add a failure and the decision about it to the job."""
         failed.decision = decision
         if decision is not Decision.RAISE and isinstance(failed.exception, BaseException):
             # The frames of the original keep alive everything that the failed call held.
-            failed.exception = twin(failed.exception)
+            failed.exception = without_frames(failed.exception)
         if failed.index is not None and decision is not Decision.RETRY:
             job.rejected.append(failed.index)
         job.failures.append(failed)
 
-    def surrender(self, job: BatchJob, failed: SampleFailure) -> NoReturn:
+    def raise_failure(self, job: BatchJob, failed: SampleFailure) -> NoReturn:
         """Raise a failure in place of the batch."""
-        self.note(job, failed, Decision.RAISE)
+        self.record(job, failed, Decision.RAISE)
         raise RaiseFailure
 
     def pause(self, job: BatchJob, position: int, tries: int) -> None:

@@ -20,7 +20,7 @@ from unjam.loader.transport.status_page import POSITION, SINCE, STOP, YIELDED, S
 from unjam.loader.worker.batch_recovery import BatchRecovery
 from unjam.loader.worker.failure_policy import FailurePolicy, FatalSample, RecoveryContext
 from unjam.loader.worker.job import SINGLY, BatchJob, Emptied, Interrupted, IterableEnded, RaiseFailure
-from unjam.loader.worker.progress import Tracker, WorkerPosition, check_repeats, load_dataset, load_iterator
+from unjam.loader.worker.progress import PositionTracker, WorkerPosition, check_repeats, load_dataset, load_iterator
 from unjam.loader.worker.sample_random import SampleRandom
 from unjam.loader.worker.sample_recovery import SampleRecovery
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec
@@ -70,7 +70,7 @@ class Fetcher(ABC):
 
     def _seed_batch(self, job: BatchJob) -> None:
         if self._seeds is not None:
-            self._seeds.batch(job.number)
+            self._seeds.seed_batch(job.number)
 
     def _batch_of(self, job: BatchJob, data: list[Any]) -> Any:
         if job.failures and not data:
@@ -102,7 +102,7 @@ class Fetcher(ABC):
         try:
             return self._collate(data)
         except BaseException as error:  # noqa: BLE001 - as above
-            self.batches.whole(job, "collate", error)
+            self.batches.fail_batch(job, "collate", error)
             raise Emptied from None
 
 
@@ -125,7 +125,7 @@ class MapFetcher(Fetcher):
                 load_dataset(dataset, spec.start_at)
             random_state.restore(spec.start_at.random)
         self._dataset = dataset if self._seeds is None else _Seeding(dataset, self._seeds)
-        self._tracker = Tracker(dataset, None, every=spec.state_every, random=spec.tells_random)
+        self._tracker = PositionTracker(dataset, None, every=spec.snapshot_every, random=spec.reports_generators)
         # Nothing watches inline loading: fast samples need no heartbeat each.
         self._times_batches = spec.inline
         self._quick = 0  # count of fast batches in a row
@@ -220,8 +220,8 @@ class MapFetcher(Fetcher):
             try:
                 self._load_samples(job, enumerate(job.index), data)
             except RaiseFailure:
-                self.batches.name_one(job, error)
-            self.batches.not_alone(job, error)
+                self.batches.raise_for_sample(job, error)
+            self.batches.handle_joint_failure(job, error)
         return data
 
 
@@ -232,11 +232,11 @@ class _Seeding:
         self._dataset, self._seeds = dataset, seeds
 
     def __getitem__(self, index: Any) -> Any:
-        self._seeds.sample(index)
+        self._seeds.seed_sample(index)
         return self._dataset[index]
 
     def __getitems__(self, indices: Any) -> Any:
-        self._seeds.sample(tuple(indices))  # the dataset loads them together
+        self._seeds.seed_sample(tuple(indices))  # the dataset loads them together
         return self._dataset.__getitems__(indices)
 
 
@@ -280,7 +280,9 @@ class IterableFetcher(Fetcher):
             if not position.ended:
                 self._skip(load_iterator(self._iterator, position), position)
             random_state.restore(position.random)
-        self._tracker = Tracker(dataset, self._iterator, every=spec.state_every, random=spec.tells_random)
+        self._tracker = PositionTracker(
+            dataset, self._iterator, every=spec.snapshot_every, random=spec.reports_generators
+        )
 
     @override
     def position_update(self) -> bytes:
@@ -290,7 +292,7 @@ class IterableFetcher(Fetcher):
     def _seed_batch(self, job: BatchJob) -> None:
         del job
         if self._seeds is not None:
-            self._seeds.streamed(self._worker, -1 - self._yielded)
+            self._seeds.seed_stream(self._worker, -1 - self._yielded)
 
     def _skip(self, count: int, position: WorkerPosition) -> None:
         """Read samples again, up to where the stream was."""
@@ -301,7 +303,7 @@ class IterableFetcher(Fetcher):
             if words[STOP]:
                 raise Interrupted
             if self._seeds is not None:
-                self._seeds.streamed(self._worker, first + self.skipped)
+                self._seeds.seed_stream(self._worker, first + self.skipped)
             try:
                 sample = next(self._iterator)
                 self.skipped += 1
@@ -343,7 +345,7 @@ class IterableFetcher(Fetcher):
             if words[STOP]:
                 raise Interrupted
             if self._seeds is not None:
-                self._seeds.streamed(self._worker, self._yielded + len(data))
+                self._seeds.seed_stream(self._worker, self._yielded + len(data))
             try:
                 data.append(next(self._iterator))
                 self._just_failed = False

@@ -61,9 +61,9 @@ class Forker:
     # what the workers inherit; None: each gets it with its first message
     _worker_input: Any = None
 
-    def __init__(self, fd: int, language: Sequence[type], children: dict[int, int] | None = None) -> None:
+    def __init__(self, fd: int, message_types: Sequence[type], children: dict[int, int] | None = None) -> None:
         self._control_fd = fd
-        self._channel = Channel(socket.socket(fileno=fd), language)
+        self._channel = Channel(socket.socket(fileno=fd), message_types)
         self._children = children or {}
         self._parent = ParentWatch(os.getppid())
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -49,8 +49,8 @@ STACK_SIGNAL = signal.SIGUSR2
 
 
 def run(sock: socket.socket | int, worker_input: WorkerInput | None) -> None:
-    """Run a worker. `worker_input` is inherited by fork; if None, it comes with the start frame."""
-    channel = Channel(socket.socket(fileno=sock) if isinstance(sock, int) else sock, messages.LANGUAGE)
+    """Run a worker. `worker_input` is inherited by fork; if None, it comes with the setup message."""
+    channel = Channel(socket.socket(fileno=sock) if isinstance(sock, int) else sock, messages.MESSAGE_TYPES)
     fds: list[int] = []
     try:
         first = _await(channel)
@@ -59,11 +59,11 @@ def run(sock: socket.socket | int, worker_input: WorkerInput | None) -> None:
             first = _await(channel)
     except ChannelClosed:
         return
-    begin: messages.Begin = first.message
+    setup: messages.Setup = first.message
     fds += first.fds
-    worker = Worker(begin.spec, channel, fds[:2])
+    worker = Worker(setup.spec, channel, fds[:2])
     try:
-        worker.prepare(begin, worker_input, fds[2:])
+        worker.prepare(setup, worker_input, fds[2:])
         worker.serve()
     except ChannelClosed:
         pass  # the parent closed the channel
@@ -107,21 +107,23 @@ class Worker(RecoveryContext):
 
     # -- preparing ---------------------------------------------------------------------------------------------------
 
-    def prepare(self, begin: messages.Begin, worker_input: WorkerInput | None, fds: list[int]) -> None:
+    def prepare(self, setup: messages.Setup, worker_input: WorkerInput | None, fds: list[int]) -> None:
         """Set up, load, seed, and report it. After a failure, report it and wait for `Leave`."""
         self._arm()
         self._page.heartbeat(Stage.LOADING, -1)
         self._modules = set(sys.modules)
         try:
-            if begin.has_tracker:
+            if setup.has_tracker:
                 use_tracker(fds.pop(1))
-            if begin.home is not None:
-                begin.home.settle(self._spec.worker, adopted=begin.adopted)
+            if setup.process_state is not None:
+                setup.process_state.settle(self._spec.worker, from_fork_server=setup.from_fork_server)
             # A worker forked from a template inherits nothing from the training process.
-            self._set_up_process(adopted=begin.adopted, forked=worker_input is not None and not begin.adopted)
+            self._set_up_process(
+                from_fork_server=setup.from_fork_server, forked=worker_input is not None and not setup.from_fork_server
+            )
             if worker_input is None:
-                assert begin.manifest is not None, "a worker without its input needs a manifest"
-                worker_input = shipping.receive(fds[0], begin.manifest, fds[1:])
+                assert setup.manifest is not None, "a worker without its input needs a manifest"
+                worker_input = shipping.receive(fds[0], setup.manifest, fds[1:])
                 os.close(fds[0])
             classes.remember()
             self._page.heartbeat(Stage.INIT, -1)
@@ -132,7 +134,7 @@ class Worker(RecoveryContext):
             self._send_not_ready(error, "before its first sample")
             return
         self._send_imports()
-        self._send(messages.Prepared(now, now - loaded))
+        self._send(messages.Ready(now, now - loaded))
 
     def _arm(self) -> None:
         """Make stacks readable without ptrace, as early as possible."""
@@ -142,13 +144,13 @@ class Worker(RecoveryContext):
         self._page.words[ARMED] = 1
         self._handler = signal.getsignal(STACK_SIGNAL)
 
-    def _set_up_process(self, *, adopted: bool, forked: bool) -> None:
+    def _set_up_process(self, *, from_fork_server: bool, forked: bool) -> None:
         """Ignore Ctrl-C, which only the parent handles, and limit threads."""
         # Not SIG_IGN: programs that the dataset starts would inherit that.
         signal.signal(signal.SIGINT, lambda *_: None)
         if self._spec.threads is not None:
             # Only the fork server sets the variables before it loads libraries.
-            thread_limits.cap_threads(self._spec.threads, loaded_elsewhere=not adopted, forked=forked)
+            thread_limits.cap_threads(self._spec.threads, loaded_elsewhere=not from_fork_server, forked=forked)
 
     def _initialise(self, worker_input: WorkerInput) -> None:
         spec = self._spec
@@ -208,7 +210,7 @@ class Worker(RecoveryContext):
             elif isinstance(message, messages.Leave):
                 break
         self._page.heartbeat(Stage.LEAVING, -1)
-        self._send(messages.Leaving())
+        self._send(messages.Goodbye())
 
     def _make(self, job: BatchJob) -> None:
         assert self._fetcher is not None, "not prepared"
@@ -222,14 +224,14 @@ class Worker(RecoveryContext):
             try:
                 packed = self._packer.pack(batch)
             except BaseException as error:  # noqa: BLE001 - user-defined reductions run here
-                self._fetcher.batches.whole(job, "pickle", error)
+                self._fetcher.batches.fail_batch(job, "pickle", error)
                 raise Emptied from None
         except Interrupted:
             return
         except IterableEnded as end:
             self._exhausted = True
             self._send(
-                messages.Drained(job.batch, end.cut_short, self._fetcher.position_update()), job.packed_failures()
+                messages.Exhausted(job.batch, end.cut_short, self._fetcher.position_update()), job.packed_failures()
             )
             return
         except (RaiseFailure, Emptied) as outcome:
@@ -237,13 +239,13 @@ class Worker(RecoveryContext):
             update = self._fetcher.position_update()
             answer: object = messages.BatchEmpty(job.batch, update)
             if isinstance(outcome, RaiseFailure):
-                answer = messages.BatchRaised(job.batch, loading=False, position_update=update)
+                answer = messages.BatchFailed(job.batch, while_loading=False, position_update=update)
             self._send(answer, job.packed_failures())
             return
         except BaseException as error:  # noqa: BLE001 - describing the failure failed; report it anyway
             self._arena.discard()
             self._send(
-                messages.BatchRaised(job.batch, loading=False),
+                messages.BatchFailed(job.batch, while_loading=False),
                 pickle.dumps([self._failure_without_sample(error, job.number).dumps()]),
             )
             return
@@ -326,7 +328,7 @@ class Worker(RecoveryContext):
     def _send_not_ready(self, error: BaseException, when: str) -> None:
         loading = self._page.read().stage is Stage.LOADING
         failed = self._failure_without_sample(error, None, f"raised {when}")
-        self._send(messages.BatchRaised(None, loading=loading), pickle.dumps([failed.dumps()]))
+        self._send(messages.BatchFailed(None, while_loading=loading), pickle.dumps([failed.dumps()]))
 
     def _failure_without_sample(self, error: BaseException, batch: int | None, *notes: str) -> SampleFailure:
         """Describe a failure that belongs to no single sample."""

@@ -18,19 +18,19 @@ from unjam.loader.worker.spec import WorkerSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
-    """The first frame. `home` and `manifest` are None for a worker forked from the parent.
+class Setup:
+    """The first message. `process_state` and `manifest` are None for a worker forked from the parent.
 
     Descriptors: the status page and the memory for stacks. With a manifest: the payload, then the
     parent's resource tracker if `has_tracker`, then the descriptors that the payload refers to.
-    `adopted`: forked by unjam's own fork server or a template.
+    `from_fork_server`: forked by unjam's own fork server or a template.
     """
 
     spec: WorkerSpec
-    home: ProcessState | None
+    process_state: ProcessState | None
     manifest: Manifest | None
     has_tracker: bool
-    adopted: bool
+    from_fork_server: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class BatchRequest:
 
     What only the training process needs: `index`, what the sampler returned; `indices` of the samples, copied when they
     were drawn, because samplers may reuse their lists and a batch that is made a second time must be the same batch;
-    `spares` that may replace a failed sample; `drawn`, the checksum of all indices up to these; the sampler's own state
+    `spares` that may replace a failed sample; `indices_checksum`, of all indices up to these; the sampler's own state
     after it gave them; `sent_to`, the process id of the worker.
     """
 
@@ -59,7 +59,7 @@ class BatchRequest:
     index: Any = field(default=None, metadata=NOT_SENT)
     indices: tuple[Any, ...] = field(default=(), metadata=NOT_SENT)
     spares: tuple[Any, ...] = field(default=(), metadata=NOT_SENT)
-    drawn: int = field(default=0, metadata=NOT_SENT)
+    indices_checksum: int = field(default=0, metadata=NOT_SENT)
     sampler_state: Any = field(default=None, metadata=NOT_SENT)
     sent_to: int | None = field(default=None, metadata=NOT_SENT)
 
@@ -107,7 +107,7 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class Ready:
     """The worker has its dataset.
 
     `at`: when, on the monotonic clock. `initialised`: how long initialisation took. Nanoseconds.
@@ -147,16 +147,16 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRaised:
+class BatchFailed:
     """User code raised while making `batch` (None: while preparing); the policy is to raise.
 
-    The frame's data holds the failures; the last one is raised. `loading`: the failure came while
+    The frame's data holds the failures; the last one is raised. `while_loading`: the failure came while
     the worker was loading, e.g. the parent could pickle the dataset but the worker cannot unpickle
     it.
     """
 
     batch: int | None
-    loading: bool
+    while_loading: bool
     position_update: bytes = b""
 
 
@@ -176,7 +176,7 @@ class PolicyQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class Exhausted:
     """The worker's iterable ended before `batch`.
 
     The frame's data holds failures since the last batch. `cut_short`: it ended right after a sample
@@ -194,29 +194,29 @@ class WarnOnce:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class Goodbye:
     """The worker exits as requested."""
 
 
 # every message between a parent and its worker
-LANGUAGE = (
-    Begin,
+MESSAGE_TYPES = (
+    Setup,
     Descriptors,
     BatchRequest,
     BeginEpoch,
     PolicyAnswer,
     Carry,
     Leave,
-    Prepared,
+    Ready,
     Skipped,
     Imported,
     WarnOnce,
     NewSlot,
     PackedBatch,
     Carried,
-    BatchRaised,
+    BatchFailed,
     BatchEmpty,
     PolicyQuestion,
-    Drained,
-    Leaving,
+    Exhausted,
+    Goodbye,
 )

@@ -65,7 +65,7 @@ def is_stateful(one: Any) -> bool:
     )
 
 
-class Tracker:
+class PositionTracker:
     """In a worker: returns after each batch what changed. `every`: batches between two states of the dataset."""
 
     def __init__(self, dataset: Any, iterator: Any, *, every: int = 1, random: bool = True) -> None:

@@ -24,7 +24,7 @@ _MASK = (1 << 64) - 1
 SAMPLE, BATCH, STREAM = 0, 0x5851F42D4C957F2D, 0x2545F4914F6CDD1D
 
 
-def mixed(base: int, number: int) -> int:
+def mix(base: int, number: int) -> int:
     """Mix both arguments into 63 bits (splitmix64); a change of either one changes about half of the bits."""
     state = (base + number * 0x9E3779B97F4A7C15) & _MASK
     state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & _MASK
@@ -32,7 +32,7 @@ def mixed(base: int, number: int) -> int:
     return (state ^ state >> 31) >> 1
 
 
-def number_of(index: Any) -> int:
+def number_of_index(index: Any) -> int:
     """Return a number for an index, the same in every process and every run."""
     if type(index) is int:
         return index
@@ -51,21 +51,21 @@ class SampleRandom:
     """Seeds the generators for each sample of one epoch."""
 
     def __init__(self, seed: int, epoch: int) -> None:
-        self._base = mixed(mixed(0, seed), epoch)
+        self._base = mix(mix(0, seed), epoch)
         self._torch = torch.default_generator.manual_seed
         self._python = _LazyPython.shared()
 
-    def sample(self, index: Any) -> None:
+    def seed_sample(self, index: Any) -> None:
         """Seed for a sample of a map-style dataset."""
-        self._seed(mixed(self._base + SAMPLE, number_of(index)))
+        self._seed(mix(self._base + SAMPLE, number_of_index(index)))
 
-    def batch(self, number: int) -> None:
+    def seed_batch(self, number: int) -> None:
         """Seed for code that handles a whole batch: `collate_fn`, `__getitems__`."""
-        self._seed(mixed(self._base + BATCH, number))
+        self._seed(mix(self._base + BATCH, number))
 
-    def streamed(self, worker: int, position: int) -> None:
+    def seed_stream(self, worker: int, position: int) -> None:
         """Seed for the next sample of a worker's stream."""
-        self._seed(mixed(mixed(self._base + STREAM, worker), position))
+        self._seed(mix(mix(self._base + STREAM, worker), position))
 
     def _seed(self, seed: int) -> None:
         self._torch(seed)
@@ -96,7 +96,7 @@ def replay_sample(dataset: Any, index: Any, seed: int | None, epoch: int) -> Any
     if seed is None:
         return dataset[index]
     with isolated_random_state():
-        SampleRandom(seed, epoch).sample(index)
+        SampleRandom(seed, epoch).seed_sample(index)
         return dataset[index]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from unjam.loader.engine.policy import Decision
 from unjam.loader.transport.status_page import STOP, Stage
-from unjam.loader.worker.batch_culprit import among
+from unjam.loader.worker.batch_culprit import contains
 from unjam.loader.worker.failure_policy import FailurePolicy
 from unjam.loader.worker.job import BatchJob, Interrupted, SampleFailure
 
@@ -45,9 +45,9 @@ class SampleRecovery:
             failed = failures.describe(job, "getitem", error, position=position, index=index, tries=tries)
             match failures.decide(job, failed, error):
                 case Decision.RAISE:
-                    failures.surrender(job, failed)
+                    failures.raise_failure(job, failed)
                 case Decision.SKIP:
-                    failures.note(job, failed, Decision.SKIP)
+                    failures.record(job, failed, Decision.SKIP)
                     job.absent.add(position)
                     return
                 case Decision.REPLACE:
@@ -61,7 +61,7 @@ class SampleRecovery:
                     except BaseException as again:  # noqa: BLE001 - user code; decided above
                         error = again
                         continue
-                    failures.note(job, failed, Decision.RETRY)
+                    failures.record(job, failed, Decision.RETRY)
                     return
 
     def replace(self, job: BatchJob, failed: SampleFailure, data: list[Any], load: Callable[[Any], Any]) -> None:
@@ -75,10 +75,10 @@ class SampleRecovery:
                 job.rejected.append(candidate)
                 continue
             failed.replacement = job.replaced[position] = candidate
-            self._failures.note(job, failed, Decision.REPLACE)
+            self._failures.record(job, failed, Decision.REPLACE)
             return
         failed.note = "nothing could be found to take its place"
-        self._failures.note(job, failed, Decision.SKIP)
+        self._failures.record(job, failed, Decision.SKIP)
         job.absent.add(position)
 
     def _candidates(self, job: BatchJob, position: int) -> list[Any]:
@@ -88,7 +88,7 @@ class SampleRecovery:
         spares = list(job.spares)
         rng.shuffle(others)
         rng.shuffle(spares)
-        return [index for index in others + spares if not among(index, job.rejected)][:MOST_REPLACEMENTS]
+        return [index for index in others + spares if not contains(index, job.rejected)][:MOST_REPLACEMENTS]
 
     # -- a stream ----------------------------------------------------------------------------------------------------
 
@@ -109,9 +109,9 @@ class SampleRecovery:
                 failed.note = f"it failed {self._in_a_row} times in a row"
                 decision = Decision.RAISE
             if decision is Decision.RAISE:
-                failures.surrender(job, failed)
+                failures.raise_failure(job, failed)
             if decision is Decision.SKIP:
-                failures.note(job, failed, Decision.SKIP)
+                failures.record(job, failed, Decision.SKIP)
                 return False
             if decision is Decision.RETRY:
                 failures.pause(job, len(data), tries)
@@ -120,14 +120,14 @@ class SampleRecovery:
                 data.append(next(iterator))
             except StopIteration:
                 if decision is Decision.RETRY:
-                    failures.surrender(job, failed)
+                    failures.raise_failure(job, failed)
                 failed.note = "its iterable ended with that"
-                failures.note(job, failed, Decision.SKIP)
+                failures.record(job, failed, Decision.SKIP)
                 return True
             except BaseException as again:  # noqa: BLE001 - user code; decided above
                 if decision is Decision.REPLACE:
-                    failures.note(job, failed, Decision.SKIP)
+                    failures.record(job, failed, Decision.SKIP)
                 error = again
                 continue
-            failures.note(job, failed, decision)
+            failures.record(job, failed, decision)
             return False

@@ -48,7 +48,7 @@ class NewTemplate:
     """Fork a template. Descriptors: its end of the channel, the parent's stdout and stderr."""
 
 
-LANGUAGE = (Preload, Preloaded, NewTemplate, Fork, Forked, NotForked)
+MESSAGE_TYPES = (Preload, Preloaded, NewTemplate, Fork, Forked, NotForked)
 
 
 def main(fd: int) -> None:
@@ -61,7 +61,7 @@ class Server(Forker):
 
     def __init__(self, fd: int) -> None:
         state = json.loads(os.environ.pop(_STATE_VARIABLE, "{}"))
-        super().__init__(fd, LANGUAGE, {int(pid): pipe for pid, pipe in state.get("children", {}).items()})
+        super().__init__(fd, MESSAGE_TYPES, {int(pid): pipe for pid, pipe in state.get("children", {}).items()})
         # modules that start a thread on import
         self._refused: set[str] = set(state.get("refused", ()))
         self._tried = set(self._refused)

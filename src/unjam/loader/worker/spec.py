@@ -32,8 +32,8 @@ class WorkerSpec:
     sample_seed: int | None = None
     epoch: int = 0
     # whether the generators' states are sent after each batch; and after how many batches the dataset's is
-    tells_random: bool = True
-    state_every: int = 1
+    reports_generators: bool = True
+    snapshot_every: int = 1
     # where the worker that it replaces, or that of an earlier run, stood
     start_at: WorkerPosition | None = None
     # in the training process itself, where we must not catch Ctrl-C and sys.exit()

@@ -56,7 +56,7 @@ class Rebuild:
     whole: rebuild the worker input too.
     """
 
-    home: ProcessState
+    process_state: ProcessState
     manifest: shipping.Manifest
     containers: tuple[tuple[int, int], ...]
     modules: tuple[str, ...]
@@ -80,7 +80,7 @@ class Rebuilt:
     imported: tuple[str, ...] = ()
 
 
-LANGUAGE = (More, Rebuild, Import, Rebuilt, Fork, Forked, NotForked)
+MESSAGE_TYPES = (More, Rebuild, Import, Rebuilt, Fork, Forked, NotForked)
 
 
 class Template(Forker):
@@ -89,7 +89,7 @@ class Template(Forker):
     idle = TEMPLATE_IDLE.seconds
 
     def __init__(self, fd: int, worker_main: Any) -> None:
-        super().__init__(fd, LANGUAGE)
+        super().__init__(fd, MESSAGE_TYPES)
         self._worker_main = worker_main
         self._fds: list[int] = []
 
@@ -146,7 +146,7 @@ class Template(Forker):
             shipping.containers[:] = _containers(fds.pop(0), request.containers)
         if request.has_tracker:
             use_tracker(fds.pop(0))
-        request.home.settle_program()
+        request.process_state.settle_program()
         if request.threads is not None:
             thread_limits.cap_threads(request.threads, loaded_elsewhere=False, forked=False)
         os.environ.update(NO_THREADS)

@@ -33,7 +33,7 @@ MAX_DEPTH = 6
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), types.ModuleType, type)
 
 # (path, name) -> (calls, inclusive nanoseconds, nanoseconds without nested transforms)
-Taken = dict[tuple[str, str], tuple[int, int, int]]
+TransformTimes = dict[tuple[str, str], tuple[int, int, int]]
 
 
 class TransformClock:
@@ -71,7 +71,7 @@ class Transforms:
 
     def take(self) -> bytes:
         """Return the times since the last call, pickled; empty if there are none."""
-        found: Taken = {}
+        found: TransformTimes = {}
         for clock in self.clocks.values():
             if clock.count:
                 found[clock.path, clock.name] = (clock.count, clock.total, clock.own)

@@ -29,7 +29,7 @@ from unjam.doctor.facts.run import batch_name, size_of
 from unjam.doctor.facts.sample_files import file_list
 from unjam.doctor.facts.timeline import MOST_SLOW
 from unjam.doctor.facts.tune_measurements import Measurement, TuneSetting
-from unjam.loader.driver.auto_size import divides_itself
+from unjam.loader.ship.worker_info_use import asks_for_its_worker
 from unjam.loader.transport.status_page import Stage
 from unjam.system import limits, waiting
 
@@ -68,7 +68,7 @@ def _answer(folder: str, what: str, facts: dict[str, Any]) -> None:
 
 def measure(loader: Any, setting: TuneSetting, seconds: float, until: float, *, profile: bool) -> Measurement:
     """Measure one setting for `seconds` after its first batch, but not longer than `until`."""
-    if setting.workers > 1 and isinstance(loader.dataset, IterableDataset) and not divides_itself(loader.dataset):
+    if setting.workers > 1 and isinstance(loader.dataset, IterableDataset) and not asks_for_its_worker(loader.dataset):
         note = "the iterable does not ask which worker it runs in: every worker would return every sample"
         return Measurement(setting, "refused", note)
     for fd, offset in sandbox.captured_offsets.items():

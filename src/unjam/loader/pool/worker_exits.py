@@ -23,7 +23,7 @@ class OomKillCounter:
     def __init__(self) -> None:
         self._seen = oom_kills()
 
-    def look(self) -> None:
+    def reset(self) -> None:
         """Ignore the kills so far; for the start of an epoch."""
         self._seen = oom_kills()
 

@@ -16,42 +16,42 @@ from unjam.loader.worker.progress import WorkerPosition
 
 
 @dataclass(slots=True)
-class Delivered:
+class EpochProgress:
     """The position in an epoch.
 
     epoch: its number, from 1. batches: how many the consumer received. position: how many of the sampler's batches are
-    finished, delivered or not. ahead: numbers beyond `position` that are finished too, without `in_order`.
-    drawn: checksum of the indices up to `position`. worker_positions: each worker's, after its last delivered batch.
+    finished, delivered or not. finished_ahead: numbers beyond `position` that are finished too, without `in_order`.
+    indices_checksum: of the indices up to `position`. worker_positions: each worker's, after its last delivered batch.
     seed: torch's base seed of the workers; `seeded`: it was drawn in this epoch.
-    drew: the sampler was asked for indices. begin: states of the generators when the epoch began. begun: how often the
-    sampler had been asked for an iterator by then. keeps_workers: the workers stay for the next epoch.
+    sampler_was_asked: for indices. generators_at_start: their states when the epoch began. sampler_iterations: how often
+    the sampler had been asked for an iterator by then. keeps_workers: the workers stay for the next epoch.
     """
 
     epoch: int = 0
     batches: int = 0
     position: int = 0
-    ahead: dict[int, tuple[int, Any]] = field(default_factory=dict)
-    drawn: int = 0
+    finished_ahead: dict[int, tuple[int, Any]] = field(default_factory=dict)
+    indices_checksum: int = 0
     sampler_state: Any = None
     worker_positions: dict[int, WorkerPosition] = field(default_factory=dict)
     last_worker: int = -1
     workers: int = 0
     seed: int = 0
     seeded: bool = True
-    drew: bool = False
-    begin: dict[str, bytes] = field(default_factory=dict)
-    begun: int = 1
+    sampler_was_asked: bool = False
+    generators_at_start: dict[str, bytes] = field(default_factory=dict)
+    sampler_iterations: int = 1
     keeps_workers: bool = False
     finished: bool = False
 
-    def done(self, request: BatchRequest, *, delivered: bool) -> None:
+    def finish_batch(self, request: BatchRequest, *, delivered: bool) -> None:
         """Note that a batch is finished; `delivered`: the consumer received it. A second call for a batch does nothing."""
-        if request.number < self.position or request.number in self.ahead:
+        if request.number < self.position or request.number in self.finished_ahead:
             return
         self.batches += delivered
-        self.ahead[request.number] = (request.drawn, request.sampler_state)
-        while self.position in self.ahead:
-            self.drawn, self.sampler_state = self.ahead.pop(self.position)
+        self.finished_ahead[request.number] = (request.indices_checksum, request.sampler_state)
+        while self.position in self.finished_ahead:
+            self.indices_checksum, self.sampler_state = self.finished_ahead.pop(self.position)
             self.position += 1
 
     def made_by(self, worker: int, position: WorkerPosition) -> None:
@@ -72,11 +72,11 @@ class WorkerPositions:
     """
 
     def __init__(self) -> None:
-        self.progress = Delivered()
+        self.progress = EpochProgress()
         self.arrived: dict[int, WorkerPosition] = {}
         self._waiting: dict[int, tuple[int, WorkerPosition]] = {}
 
-    def begin(self, progress: Delivered, *, first: bool) -> None:
+    def begin(self, progress: EpochProgress, *, first: bool) -> None:
         """Begin an epoch; unless it is the first one, the workers have stayed."""
         if first:
             self.arrived = dict(progress.worker_positions)
@@ -86,7 +86,7 @@ class WorkerPositions:
         self.progress = progress
         self._waiting.clear()
 
-    def came(self, worker: int, batch: int, update: bytes) -> None:
+    def batch_arrived(self, worker: int, batch: int, update: bytes) -> None:
         """Note that a batch has arrived."""
         position = self.arrived.get(worker, WorkerPosition()).after(update)
         self.arrived[worker] = position
@@ -115,16 +115,16 @@ class WorkerPositions:
             self.progress.worker_positions[worker] = position
 
 
-class CannotLoad(Exception):
+class CannotRebuild(Exception):
     """A worker could not rebuild the dataset that it was sent.
 
-    `drawn`: the indices that were already drawn from the sampler. `progress`: where the epoch began.
+    `drawn_indices`: already drawn from the sampler. `progress`: where the epoch began.
     """
 
-    def __init__(self, error: BaseException, drawn: list[Any], progress: Delivered) -> None:
+    def __init__(self, error: BaseException, drawn_indices: list[Any], progress: EpochProgress) -> None:
         super().__init__(str(error))
         self.error = error
-        self.drawn = drawn
+        self.drawn_indices = drawn_indices
         self.progress = progress
 
 
