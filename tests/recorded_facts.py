@@ -29,8 +29,8 @@ def _places() -> dict[str, str]:
 
 def keep(evidence: str, program: str, folder: str, target: Path) -> None:
     """Write the facts of one program, if they are small enough."""
-    told = json.loads(evidence)
-    facts = {name: told[name] for name in ("schema", "program", "loaders")}
+    stored = json.loads(evidence)
+    facts = {name: stored[name] for name in ("schema", "program", "loaders")}
     text = json.dumps(facts, separators=(",", ":"))
     for name, path in {"corpus": folder, **_places()}.items():
         text = text.replace(json.dumps(path)[1:-1], f"{{{name}}}")

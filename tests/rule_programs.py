@@ -14,7 +14,7 @@ from unjam.doctor.report.machine import as_json
 from unjam.doctor.rules import RULES, example
 
 BUDGET = 25.0
-HURRY = 0.4  # their samples take no time
+TIMEOUT_FACTOR = 0.4  # their samples take no time
 SHORT = {
     "UJ404": 12.0,
     "UJ408": 12.0,
@@ -62,7 +62,7 @@ def diagnose(program: Path, folder: Path, budget: float = BUDGET) -> dict:
         return _with_small_shm(path, code.splitlines()[0].partition("=")[2])
     from unjam.doctor.check.command.check import CheckOptions, check_program
 
-    return json.loads(as_json(check_program(str(path), [], CheckOptions(budget, timeout_factor=HURRY)), ""))
+    return json.loads(as_json(check_program(str(path), [], CheckOptions(budget, timeout_factor=TIMEOUT_FACTOR)), ""))
 
 
 def _with_small_shm(program: Path, size: str) -> dict:

@@ -162,7 +162,7 @@ def test_a_failure_outside_the_loaders_is_reported(folder):
 
 
 def _sleeps_for_long(pid: int) -> bool:
-    found = waiting.look(pid)
+    found = waiting.current_wait(pid)
     return found.kind == "sleep" and (found.limit or 0) > 100  # as the sample does, not the doctor's own processes
 
 

@@ -355,7 +355,7 @@ def test_the_wait_of_a_worker_is_described():
     iterator = iter(made)
     pids = [process.pid for process in iterator._workers]
     for pid, kind in zip(pids, ["socket", "pipe", "child", "sleep"], strict=True):
-        wait_until(lambda pid=pid, kind=kind: waiting.look(pid).kind == kind)
+        wait_until(lambda pid=pid, kind=kind: waiting.current_wait(pid).kind == kind)
     for child in psutil.Process().children(recursive=True):
         if child.name() == "sleep":
             child.kill()

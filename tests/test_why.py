@@ -216,7 +216,7 @@ def test_timeouts_of_waits_are_read():
 
     child = start_python(["-c", "import time; time.sleep(500)"])
     try:
-        found = wait_until(lambda: (one := waiting.look(child.pid)).kind == "sleep" and one)
+        found = wait_until(lambda: (one := waiting.current_wait(child.pid)).kind == "sleep" and one)
         assert found.kind == "sleep"
         assert 400 < found.limit <= 500
     finally:

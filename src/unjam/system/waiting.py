@@ -75,7 +75,7 @@ class Waiting:
     writes: bool = False  # it waits to write, not to read
 
 
-def look(pid: int, tid: int | None = None) -> Waiting:
+def current_wait(pid: int, tid: int | None = None) -> Waiting:
     """What a thread of `pid` waits for now; without `tid`, its main thread."""
     state = thread_state(pid, tid)
     if state in ("T", "t", "Z"):

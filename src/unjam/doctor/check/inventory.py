@@ -88,10 +88,10 @@ def _parts(above: Held) -> Iterator[Held]:
     elif isinstance(obj, types.FunctionType):
         yield from _function_parts(obj)
     else:
-        held = itertools.chain(object_graph.items(obj, EXAMINED), object_graph.wrapped(obj))
+        parts = itertools.chain(object_graph.items(obj, EXAMINED), object_graph.wrapped(obj))
         if not isinstance(obj, (dict, list, tuple, functools.partial)):
-            held = itertools.chain(held, object_graph.attributes(obj, 200))
-        for part in held:
+            parts = itertools.chain(parts, object_graph.attributes(obj, 200))
+        for part in parts:
             yield part._replace(step=f"{path}{part.step}"[:200])
         if not isinstance(obj, (dict, list, tuple, functools.partial)):
             yield from _class_parts(type(obj), path)

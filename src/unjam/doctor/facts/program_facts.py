@@ -297,7 +297,7 @@ class ProgramFacts:
     @property
     def file_operations(self) -> list[FileOperation]:
         """The file operations of all processes."""
-        return [deed for process in self.processes for deed in process.file_operations]
+        return [one for process in self.processes for one in process.file_operations]
 
     @property
     def unreleased(self) -> list[UnreleasedResource]:

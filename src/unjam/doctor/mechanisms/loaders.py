@@ -71,7 +71,7 @@ def changed_paths(loader: WatchedLoader, *, same_length: bool = False, by_loadin
     for before, after in itertools.pairwise(loader.epochs):
         pairs = [] if by_loading and loader.workers else [(before.hashes, after.hashes)]
         if not by_loading or loader.description.persistent:
-            pairs += [(held, after.worker_hashes.get(worker, {})) for worker, held in before.worker_hashes.items()]
+            pairs += [(hashes, after.worker_hashes.get(worker, {})) for worker, hashes in before.worker_hashes.items()]
         pairs += [(before.worker_hashes.get(worker, {}), left) for worker, left in before.worker_end_hashes.items()]
         for old, new in pairs:
             for path, value in old.items():

@@ -85,7 +85,7 @@ def _too_late(known: Knowledge) -> Iterator[Explanation]:
             for path in epoch.changed
             if path in loader.description.reads and path in loader.description.plain
             if epoch.worker_hashes
-            and all(held.get(path) == epoch.hashes.get(path) for held in epoch.worker_hashes.values())
+            and all(hashes.get(path) == epoch.hashes.get(path) for hashes in epoch.worker_hashes.values())
         ]
         path = next((one for _, one in changes), "")
         mine = [epoch for epoch, one in changes if one == path]
@@ -188,7 +188,7 @@ def _other(loader: WatchedLoader) -> list[str]:
         hidden = value.startswith("object ") or path not in loader.description.reads
         if path.startswith("collate_fn") or path.endswith("(lru_cache)") or (path.startswith("dataset") and hidden):
             continue
-        values = {held.get(path) for held in epoch.worker_hashes.values()}
+        values = {hashes.get(path) for hashes in epoch.worker_hashes.values()}
         # an object that the worker creates for itself is not a different value
         made = value == "nothing" or any(str(one).startswith("object ") for one in values)
         differs = None not in values and value not in values and bool(values) and not made

@@ -278,7 +278,7 @@ def _may_be_endless(one: _Watched) -> bool:
     """Whether a process stayed in one sample but still runs: slow, or in an endless loop."""
     if not one.same_sample or one.doing.stage not in ("sample", "collate", "task", "init", "made"):
         return False
-    now = waiting.look(one.entry.pid, one.tid)
+    now = waiting.current_wait(one.entry.pid, one.tid)
     return now.kind == "nothing" or (now.limit is not None and now.limit < LONG)
 
 
@@ -303,7 +303,7 @@ def _describe(one: _Watched, rest: IdleClock) -> Process:
 
 def _thread(one: _Watched, tid: int, spied: PythonThread | None, elapsed: float, rest: IdleClock) -> Thread:
     pid = one.entry.pid
-    found = waiting.look(pid, tid)
+    found = waiting.current_wait(pid, tid)
     frames, values = (spied.frames, spied.values) if spied else ((), ())
     busy = (processor_time(pid, tid) - one.began.get(tid, 0.0)) / elapsed
     main = tid == one.tid

@@ -214,9 +214,9 @@ class ProcessPool(Pool):
 
     @override
     def waits_for(self, worker: int) -> Waiting:
-        from unjam.system.waiting import look  # noqa: PLC0415 - only for a worker that is stuck
+        from unjam.system.waiting import current_wait  # noqa: PLC0415 - only for a worker that is stuck
 
-        return look(self.pid(worker) or 0)
+        return current_wait(self.pid(worker) or 0)
 
     @override
     def is_here(self, worker: int) -> bool:

@@ -41,17 +41,17 @@ class ProgramSampler:
 
     def sample(self, alive: list[Usage]) -> None:
         """Sample these processes."""
-        now = {one.pid: waiting.look(one.pid) for one in alive}
-        for pid, look in now.items():
+        now = {one.pid: waiting.current_wait(one.pid) for one in alive}
+        for pid, wait in now.items():
             seen = self._seen.setdefault(pid, _ProcessSamples())
             seen.times += 1
-            seen.waits[kind_of_wait(look)] += 1
-            if target := waited_for(pid, look):
+            seen.waits[kind_of_wait(wait)] += 1
+            if target := waited_for(pid, wait):
                 seen.targets[target] += 1
         began = time.monotonic()
         if now and not self._refused and began >= self._next:
             # a process that waits for a pipe is probably idle, or is the training and waits for its workers
-            pids = sorted(pid for pid, look in now.items() if look.kind != "pipe") or sorted(now)
+            pids = sorted(pid for pid, wait in now.items() if wait.kind != "pipe") or sorted(now)
             self._turn += 1
             pid = pids[self._turn % len(pids)]
             self._read_stack(pid, now[pid].kind)

@@ -145,7 +145,7 @@ def timeout_factor(alive: list[Usage], quiet: float, waits: float) -> float:
     """Factor for a timeout: a sleep or a child may end by itself, an answer may arrive."""
     if quiet < waits:
         return 1.0
-    kinds = {waiting.look(one.pid).kind for one in alive}
+    kinds = {waiting.current_wait(one.pid).kind for one in alive}
     if len(alive) > 1:
         kinds.discard("child")  # the child itself is in `alive`
     return 4.0 if kinds & {"sleep", "child"} else 2.0 if kinds & {"socket", "disk"} else 1.0
@@ -156,29 +156,29 @@ def _sample_waits(seen: TrialObservation, alive: list[Usage], leader: int, itera
     for one in alive:
         if one.pid == leader:
             continue
-        look = waiting.look(one.pid)
+        wait = waiting.current_wait(one.pid)
         seen.worker_samples += 1
         # workers of unjam wait for work at a socket without an address
-        is_local = look.kind == "socket" and " to " not in look.words
-        seen.waits["local socket" if is_local else kind_of_wait(look)] += 1
-        seen.lock_waits += look.kind == "lock"
-        if target := waited_for(one.pid, look):
+        is_local = wait.kind == "socket" and " to " not in wait.words
+        seen.waits["local socket" if is_local else kind_of_wait(wait)] += 1
+        seen.lock_waits += wait.kind == "lock"
+        if target := waited_for(one.pid, wait):
             seen.waited_on.setdefault(target, set()).add(one.pid)
         if iteration % 10 == 3:
             with contextlib.suppress(OSError):
                 seen.native_threads = max(seen.native_threads, len(os.listdir(f"/proc/{one.pid}/task")))
 
 
-def kind_of_wait(look: waiting.Waiting) -> str:
+def kind_of_wait(wait: waiting.Waiting) -> str:
     """The kind of a wait; a lock on a file is distinguished from one in memory."""
-    return "file lock" if look.kind == "lock" and look.target is not None else look.kind
+    return "file lock" if wait.kind == "lock" and wait.target is not None else wait.kind
 
 
-def waited_for(pid: int, look: waiting.Waiting) -> str:
+def waited_for(pid: int, wait: waiting.Waiting) -> str:
     """The socket or pipe that a process waits for, as in /proc; "" if it waits for something else."""
-    if look.kind not in ("socket", "pipe") or len(look.fds) != 1:
+    if wait.kind not in ("socket", "pipe") or len(wait.fds) != 1:
         return ""
-    return descriptor_target(look.fds[0], pid)
+    return descriptor_target(wait.fds[0], pid)
 
 
 def inspect_processes(leader: int, folder: str) -> list[dict[str, Any]]:
@@ -186,7 +186,7 @@ def inspect_processes(leader: int, folder: str) -> list[dict[str, Any]]:
     alive = session_processes(leader)
     armed = [one for one in alive if os.path.exists(f"{folder}/{one.pid}.stack")]
     # before our signals interrupt them: what they wait for, and whether they compute
-    waits = {one.pid: waiting.look(one.pid) for one in armed}
+    waits = {one.pid: waiting.current_wait(one.pid) for one in armed}
     before, began = {one.pid: one.cpu for one in alive}, time.monotonic()
     pause(0.4)
     used = {one.pid: one.cpu - before.get(one.pid, one.cpu) for one in session_processes(leader)}

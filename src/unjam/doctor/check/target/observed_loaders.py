@@ -177,9 +177,9 @@ class LoaderObserver:
             )  # fmt: skip
         if now - epoch.last_measurement > MEASURE_EVERY:
             epoch.last_measurement = now
-            used, held = resources(), containers(sys._getframe(2))  # noqa: SLF001 - the frame that asked for the batch
+            used, found = resources(), containers(sys._getframe(2))  # noqa: SLF001 - the frame that asked for the batch
             line = file_events.busiest_line()
-            usage = ResourceUsage(-1, epoch.batches, used.get("memory", 0), used.get("descriptors", 0), held, line)
+            usage = ResourceUsage(-1, epoch.batches, used.get("memory", 0), used.get("descriptors", 0), found, line)
             self._observer.record(usage, loader=epoch.loader.number, e=epoch.number)
 
     def epoch_finished(self, iterator: Any) -> None:

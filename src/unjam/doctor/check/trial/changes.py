@@ -108,8 +108,8 @@ class _NoLock:
 
 def reopen(inventory: Inventory) -> None:
     """Reopen the data files of this process, so that no other process moves their offsets."""
-    held = {fd for found in inventory.found.values() if (fd := descriptor(found.obj)) is not None}
-    for fd in sorted(held | {fd for fd, target in open_files().items() if target.startswith("/")}):
+    own = {fd for found in inventory.found.values() if (fd := descriptor(found.obj)) is not None}
+    for fd in sorted(own | {fd for fd, target in open_files().items() if target.startswith("/")}):
         reopen_privately(fd)
 
 

@@ -282,7 +282,7 @@ class _SettingMeasurement:
                     self._latest = (used, time.monotonic())
                 for number, pid in enumerate(pids):
                     if self._is_loading(number):
-                        self._waits[waiting.look(pid).kind] += 1
+                        self._waits[waiting.current_wait(pid).kind] += 1
 
         thread = threading.Thread(target=sample, daemon=True)
         thread.start()
