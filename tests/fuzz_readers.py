@@ -159,7 +159,7 @@ class Readers:
                 with contextlib.suppress(KeyError):
                     found[key]
             list(zip(range(100), found.items(), strict=False))
-        else:
+        elif getattr(found, "ndim", 1):  # an array of no dimensions has no rows
             for at, _ in zip(range(100), found, strict=False):
                 found[at]
             found[-1:]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from unjam.shared.buffer import Buffer, CopiedByReference, Writer, open_file
-from unjam.shared.untrusted import broken_file
+from unjam.shared.untrusted import damage_as_value_error
 
 # bytes that are copied at a time, so that a non-contiguous array is never in memory twice
 PIECE = 64 << 20
@@ -75,7 +75,7 @@ class SharedArray(CopiedByReference):
     def open(cls, path: str | os.PathLike[str]) -> SharedArray:
         """Open the array that was written to a file. It holds no objects, so any file is safe."""
         buffer, head = open_file(path, "array")
-        with broken_file(path):
+        with damage_as_value_error(path):
             _check_tensor_type(head["array"]["tensor"])
             return open_array(buffer, head["array"])
 

@@ -30,7 +30,7 @@ import time
 import weakref
 from multiprocessing import context as mp_context
 from multiprocessing import reduction
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 ALIGNMENT = 64
-MAGIC = b"unjam\x00\x001"
+MAGIC = b"unjam\x00\x002"
 # madvise: map the existing pages for reading, without copies
 POPULATE_READ = 22
 # how many bytes a writer writes between two checks of the free memory, and how many must stay free
@@ -100,11 +100,13 @@ class Buffer:
 
     def words(self, at: int, count: int, kind: str = "q") -> memoryview:
         """`count` numbers of the content, starting at byte `at`."""
-        if not count:
-            return memoryview(b"")
-        width = struct.calcsize(kind)
-        words: Any = memoryview(self.bytes)[at : at + count * width]
-        return cast("memoryview", words.cast(kind))
+        size = count * struct.calcsize(kind)
+        if type(at) is not int or type(count) is not int or min(at, count) < 0 or at + size > self.size:
+            raise ValueError(f"{self.path} is damaged: {count} numbers at {at} are beyond its end")
+        return self._view()[at : at + size].cast(kind) if size else memoryview(b"")
+
+    def _view(self) -> Any:
+        return memoryview(self.bytes)
 
     def private(self) -> Mapping:
         """A writable mapping of the content, for arrays. Writes stay in this process."""
@@ -129,28 +131,27 @@ class Buffer:
 class ReceivedBuffer(Buffer):
     """A buffer whose bytes came from another machine, in the memory of the pickle."""
 
-    __slots__ = ("_view",)
+    __slots__ = ("_content",)
 
     def __init__(self, view: memoryview, size: int, name: str) -> None:
         super().__init__(OwnedFd(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)), size, name)
-        self._view = view
+        self._content = view.cast("B")
 
     @property
     @override
     def bytes(self) -> Any:
-        characters: Any = (ctypes.c_char * self.size).from_address(address_of(self._view))
-        characters.keeps = self._view
+        characters: Any = (ctypes.c_char * self.size).from_address(address_of(self._content))
+        characters.keeps = self._content
         return characters
 
     @override
-    def words(self, at: int, count: int, kind: str = "q") -> memoryview:
-        found: Any = self._view.cast("B")[at : at + count * struct.calcsize(kind)]
-        return cast("memoryview", found.cast(kind))
+    def _view(self) -> Any:
+        return self._content
 
     @override
     def private(self) -> Any:
         # the pickle's memory is private to this process
-        return ReceivedMemory(self._view)
+        return ReceivedMemory(self._content)
 
     def __reduce__(self) -> Any:
         return reduce_to_content(self)
@@ -267,14 +268,14 @@ class Writer:
     """Appends to a new buffer. Without `finish`, everything is discarded."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self._path = None if path is None else os.path.abspath(os.fspath(path))
+        self.path = None if path is None else os.path.abspath(os.fspath(path))
         self.at = 0
         self._checked_at = 0
         self._fd = OwnedFd(self._create())
 
     def _create(self) -> int:
-        if self._path is not None:
-            self._temporary = os.path.join(os.path.dirname(self._path), f".unjam-{secrets.token_hex(8)}")
+        if self.path is not None:
+            self._temporary = os.path.join(os.path.dirname(self.path), f".unjam-{secrets.token_hex(8)}")
             fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             self._discard = weakref.finalize(self, _unlink, self._temporary)
             return fd
@@ -285,7 +286,7 @@ class Writer:
         """Append bytes and return the offset at which they begin."""
         view, began = memoryview(data).cast("B"), self.at
         while len(view):
-            if self._path is None and self.at + len(view) - self._checked_at > LOOK_EVERY:
+            if self.path is None and self.at + len(view) - self._checked_at > LOOK_EVERY:
                 self._check_memory(len(view))
             view = view[self._append(view) :]
         return began
@@ -310,24 +311,20 @@ class Writer:
         self.write(bytes(-self.at % ALIGNMENT))
         return self.at
 
-    def back_to(self, place: int) -> None:
-        """Discard everything from an offset on."""
-        self.at = place
-        self._checked_at = min(self._checked_at, place)
-        os.ftruncate(self._fd, place)
-
     def peek(self) -> Buffer:
         """What has been written so far, as a buffer to read from."""
         os.ftruncate(self._fd, max(1, self.at))
         return Buffer(OwnedFd(os.dup(self._fd)), max(1, self.at), secrets.token_hex(8))
 
-    def again(self) -> Writer:
-        """A new, empty writer with the same path."""
-        return Writer(self._path)
+    def again(self, keep: int) -> Writer:
+        """A new writer with the same path, which begins with the first `keep` bytes of this one."""
+        writer = Writer(self.path)
+        writer.write(memoryview(self.peek().bytes)[:keep])
+        return writer
 
     def finish(self, head: dict[str, Any]) -> Buffer:
         """Seal the content, or write the file's end, and return the buffer."""
-        if self._path is None:
+        if self.path is None:
             os.ftruncate(self._fd, max(1, self.at))
             with contextlib.suppress(OSError, AttributeError, ImportError):  # only Linux has seals
                 import fcntl  # noqa: PLC0415 - not on every system
@@ -339,9 +336,9 @@ class Writer:
         text = json.dumps(head).encode()
         self.write(text)
         self.write(len(text).to_bytes(8, "little") + MAGIC)
-        os.replace(self._temporary, self._path)
+        os.replace(self._temporary, self.path)
         self._discard.detach()
-        return open_file(self._path)[0]
+        return open_file(self.path)[0]
 
 
 def _unlink(path: str) -> None:

@@ -1,50 +1,39 @@
 """A mapping that exists once in memory, however many processes read it.
 
-Keys and values are two columns. A hash table leads from a key to its position in them. Its hash is
-the same in every process, which Python's own hash of a string is not.
+Keys and values are two lists. The positions of the keys, sorted by hash, lead from a key to its
+position in them. The hash is the same in every process, which Python's own hash of a string is not.
 """
 
 from __future__ import annotations
 
-import array
 import os
 import zlib
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from numbers import Number
 from typing import Any
 
+import numpy as np
+
 from unjam.shared.buffer import Buffer, CopiedByReference, Writer, open_file
-from unjam.shared.columns import read_side_objects, write_column, write_side_objects
-from unjam.shared.lists import SharedList, open_list
-from unjam.shared.untrusted import broken_file, check_table
-
-_MASK = (1 << 64) - 1
-
-
-def _mixed(number: int) -> int:
-    """Mix all bits of a number into the low bits, because the table uses only those."""
-    number &= _MASK
-    number = (number ^ number >> 33) * 0xFF51AFD7ED558CCD & _MASK
-    return number ^ number >> 29
+from unjam.shared.columns import write_items
+from unjam.shared.lists import SharedList, finish_file, open_list, read_side_objects
+from unjam.shared.untrusted import damage_as_value_error
 
 
 def stable_hash(key: Any) -> int:
     """A hash that is equal for equal keys, in every process; TypeError for unsupported keys."""
     if isinstance(key, str):
-        return _mixed(zlib.crc32(key.encode("utf-8", "surrogatepass")))
+        return zlib.crc32(key.encode("utf-8", "surrogatepass"))
     if isinstance(key, bytes):
-        return _mixed(zlib.crc32(key))
-    if type(key).__module__ == "numpy" and hasattr(key, "item"):
-        return stable_hash(key.item())
+        return zlib.crc32(key)
     if isinstance(key, Number) and key.__hash__ is not None:
-        return _mixed(hash(key))
+        return hash((hash(key),))  # a tuple's hash mixes the bits, and only the low ones are used
     if key is None:
         return 1
     if isinstance(key, tuple):
-        mixed = 7
-        for part in key:
-            mixed = (mixed * 1_000_003 ^ stable_hash(part)) & _MASK
-        return mixed
+        return hash(tuple(map(stable_hash, key)))
+    if isinstance(key, np.generic):
+        return stable_hash(key.item())
     raise TypeError(
         f"a shared mapping's keys are strings, bytes, numbers, None and tuples of these, not {type(key).__qualname__}"
     )
@@ -57,15 +46,26 @@ class SharedDict(CopiedByReference, Mapping[Any, Any]):
     `path`, `open` and pickling work as for `SharedList`.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_count", "_head", "_keys", "_mask", "_side_objects", "_table", "_values")
+    __slots__ = (
+        "__weakref__",
+        "_begins",
+        "_buffer",
+        "_head",
+        "_keys",
+        "_mask",
+        "_positions",
+        "_side_objects",
+        "_values",
+    )
     __hash__ = None  # type: ignore[assignment] # as a dict's
     _buffer: Buffer
     _keys: SharedList
     _values: SharedList
     _head: dict[str, Any]
     _side_objects: list[Any]
-    _table: memoryview
-    _count: int
+    # the positions of all keys, sorted by the low bits of their hashes; where those of each hash begin
+    _positions: memoryview
+    _begins: memoryview
     _mask: int
 
     def __new__(  # noqa: PYI034 - made by open_dict, as when unpickling
@@ -75,43 +75,40 @@ class SharedDict(CopiedByReference, Mapping[Any, Any]):
         path: str | os.PathLike[str] | None = None,
     ) -> SharedDict:
         """Write the pairs."""
-        if not isinstance(pairs, Mapping):
-            pairs = dict(pairs) if isinstance(pairs, (list, tuple)) else _Streamed(pairs)
-        writer, values, side_objects = write_column(Writer(path), pairs.values(), open_list)
-        keys = list(pairs)
-        table = _table(keys)
-        writer, column, _ = write_column(writer, keys, open_list, plain_only=True)
-        head = {"keys": column, "values": values, "count": len(keys), "slots": len(table), "table": writer.align()}
-        writer.write(table)
-        whole = {"what": "dict", "dict": head, **(write_side_objects(writer, side_objects) if path is not None else {})}
-        return open_dict(writer.finish(whole), head, side_objects)
+        if isinstance(pairs, (list, tuple)):
+            pairs = dict(pairs)
+        keys: dict[Any, None] = {}
+        found = _values(pairs.items() if isinstance(pairs, Mapping) else pairs, keys)
+        writer, values, side_objects = write_items(Writer(path), found, open_list)
+        slots = 1 << len(keys).bit_length()
+        hashes = np.fromiter((stable_hash(key) & (slots - 1) for key in keys), np.int64, len(keys))
+        positions = hashes.argsort(kind="stable")
+        writer, names, _ = write_items(writer, keys, open_list)
+        if names.get("pickled"):
+            raise TypeError("a shared mapping's keys are built-in types, not subclasses of them")
+        head = {"keys": names, "values": values, "slots": slots, "positions": writer.align()}
+        writer.write(positions)
+        head["begins"] = writer.write(hashes[positions].searchsorted(np.arange(slots + 1)))
+        return open_dict(finish_file(writer, {"what": "dict", "dict": head}, side_objects), head, side_objects)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, trusted: bool = False) -> SharedDict:
         """Open the mapping that was written to a file; `trusted` as in `SharedList.open`."""
         buffer, head = open_file(path, "dict")
-        with broken_file(path):
+        with damage_as_value_error(path):
             return open_dict(buffer, head["dict"], read_side_objects(buffer, head, trusted=trusted), trusted)
 
     def place(self, key: Any) -> int:
         """A key's position among the pairs, or -1."""
-        if not self._count:
-            hash(key)  # raises for an unhashable key, as a dict does
-            return -1
         try:
             slot = stable_hash(key) & self._mask
         except TypeError:
-            hash(key)  # the same
+            hash(key)  # raises for an unhashable key, as a dict does
             return -1
-        table, keys = self._table, self._keys
-        for _ in range(self._mask + 1):  # bounded, because a table in an untrusted file may have no free slot
-            found = table[slot]
-            if found < 0:
-                return -1
-            known = keys[found]
+        for place in self._positions[self._begins[slot] : self._begins[slot + 1]]:
+            known = self._keys[place]
             if known is key or known == key:
-                return found
-            slot = (slot + 1) & self._mask
+                return place
         return -1
 
     def __getitem__(self, key: Any) -> Any:
@@ -124,7 +121,7 @@ class SharedDict(CopiedByReference, Mapping[Any, Any]):
         return self.place(key) >= 0
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._keys)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._keys)
@@ -151,7 +148,7 @@ class SharedDict(CopiedByReference, Mapping[Any, Any]):
         return {**other, **self} if isinstance(other, Mapping) else NotImplemented
 
     def __repr__(self) -> str:
-        return f"SharedDict({self._count:,} {self._values.item_kind}, {self.nbytes / 1e6:,.1f} MB)"
+        return f"SharedDict({len(self):,} {self._values.item_kind}, {self.nbytes / 1e6:,.1f} MB)"
 
     @property
     def nbytes(self) -> int:
@@ -188,51 +185,25 @@ class _ItemsView(ItemsView[Any, Any]):
 
 def open_dict(buffer: Buffer, head: dict[str, Any], side_objects: list[Any], trusted: bool = True) -> SharedDict:  # noqa: FBT001, FBT002 - called by pickle
     """The mapping in a buffer; `trusted` as in `open_list`."""
-    if not trusted:
-        check_table(buffer, head)
     shared = object.__new__(SharedDict)
     shared._buffer, shared._head, shared._side_objects = buffer, head, side_objects
     shared._keys = open_list(buffer, head["keys"], [], trusted)
     shared._values = open_list(buffer, head["values"], side_objects, trusted)
-    shared._count = head["count"]
-    shared._mask = head["slots"] - 1
-    shared._table = buffer.words(head["table"], head["slots"])
+    count, slots = len(shared._keys), head["slots"]
+    shared._mask = slots - 1
+    shared._positions = buffer.words(head["positions"], count)
+    shared._begins = buffer.words(head["begins"], slots + 1)
+    if not trusted:
+        places = np.asarray(shared._positions)
+        if slots < 1 or len(shared._values) != count or (count and (places.min() < 0 or places.max() >= count)):
+            raise ValueError(f"{buffer.path} is damaged: its keys do not match its values")
     return shared
 
 
-class _Streamed(Mapping[Any, Any]):
-    """Pairs of an iterator: yields the values once, and keeps only the keys."""
-
-    def __init__(self, pairs: Iterable[tuple[Any, Any]]) -> None:
-        self._pairs = pairs
-        self._kept: list[Any] = []
-
-    def values(self) -> Any:
-        for key, value in self._pairs:
-            self._kept.append(key)
-            yield value
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._kept)
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def __getitem__(self, key: Any) -> Any:
-        raise KeyError(key)
-
-
-def _table(keys: list[Any]) -> array.array[int]:
-    """The hash table of the keys: the position of a key in each used slot, -1 in the others."""
-    slots = 8
-    while slots < len(keys) * 2:
-        slots *= 2
-    table, mask = array.array("q", [-1]) * slots, slots - 1
-    for place, key in enumerate(keys):
-        slot = stable_hash(key) & mask
-        while (found := table[slot]) >= 0:
-            if keys[found] == key:
-                raise ValueError(f"the key {key!r} occurs twice")
-            slot = (slot + 1) & mask
-        table[slot] = place
-    return table
+def _values(pairs: Iterable[tuple[Any, Any]], keys: dict[Any, None]) -> Iterator[Any]:
+    """The values of pairs; their keys are added to `keys`."""
+    for key, value in pairs:
+        if key in keys:
+            raise ValueError(f"the key {key!r} occurs twice")
+        keys[key] = None
+        yield value

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import io
-import itertools
 import marshal
 import operator
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
+
+import numpy as np
 
 from unjam import stored
 from unjam.shared import untrusted
 from unjam.shared.buffer import Buffer, CopiedByReference, Writer, open_file
-from unjam.shared.columns import read_side_objects, write_column, write_side_objects
-from unjam.shared.untrusted import broken_file, check_column
+from unjam.shared.columns import KINDS, PICKLED, write_items
+from unjam.shared.untrusted import damage_as_value_error, pickled_items_error
 
-# how many items are decoded together while iterating
-STRIDE = 4096
+# what `repr` calls the items of a layout
+_NAMES = {
+    "words": "numbers",
+    "rows": "rows of numbers",
+    "texts": "strings",
+    "blobs": "bytes objects",
+    "records": "dicts",
+}
 
 
 class SharedList(CopiedByReference, Sequence[Any]):
@@ -30,32 +38,24 @@ class SharedList(CopiedByReference, Sequence[Any]):
         it again, in any process.
 
     Each access makes a new object that equals the original item, so changing it does not change the
-    list. Strings, bytes, numbers, rows of numbers and dicts with the same keys are stored in
-    columns; see NOTE [ Columns ]. A slice uses the same buffer. The list is pickled by reference,
-    so sending it to another process of this machine costs nothing. `list(shared)` is an ordinary
-    list again.
+    list. Strings, bytes, numbers, rows of numbers and dicts with the same keys are stored more
+    compactly than other items; see NOTE [ Layouts ]. A slice uses the same buffer. The list is
+    pickled by reference, so sending it to another process of this machine costs nothing.
+    `list(shared)` is an ordinary list again.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_count", "_decode", "_head", "_side_objects", "_trusted")
+    __slots__ = ("__weakref__", "_buffer", "_count", "_head", "_side_objects", "_trusted")
     __hash__ = None  # type: ignore[assignment] # as a list's
-    _trusted: bool
-    _decode: Callable[[bytes], Any]
+    _buffer: Buffer
     _head: dict[str, Any]
     _side_objects: list[Any]
-    # what `repr` calls the items
-    item_kind: ClassVar[str] = "items"
-    _buffer: Buffer
+    _trusted: bool
     _count: int
 
     def __new__(cls, items: Iterable[Any] = (), *, path: str | os.PathLike[str] | None = None) -> SharedList:  # noqa: PYI034 - the items decide which subclass
         """Write the items."""
-        writer, head, side_objects = write_column(Writer(path), items, open_list)
-        whole = {
-            "what": "list",
-            "column": head,
-            **(write_side_objects(writer, side_objects) if path is not None else {}),
-        }
-        return open_list(writer.finish(whole), head, side_objects)
+        writer, head, side_objects = write_items(Writer(path), items, open_list)
+        return open_list(finish_file(writer, {"what": "list", "column": head}, side_objects), head, side_objects)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, trusted: bool = False) -> SharedList:
@@ -66,31 +66,17 @@ class SharedList(CopiedByReference, Sequence[Any]):
             and a decoder that checks each byte reads plain values (slower for dicts).
         """
         buffer, head = open_file(path, "list")
-        with broken_file(path):
+        with damage_as_value_error(path):
             return open_list(buffer, head["column"], read_side_objects(buffer, head, trusted=trusted), trusted)
 
     def _begin(self) -> None:
         """Prepare what each access needs."""
 
-    def _get(self, index: int) -> Any:
-        """The item at an index that is in range and not negative."""
-        raise NotImplementedError
-
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return SharedSlice(self, range(self._count)[index])
-        place = operator.index(index)
-        if place < 0:
-            place += self._count
-        if not 0 <= place < self._count:
-            raise IndexError(f"index {index} of a list of {self._count} items")
-        return self._get(place)
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(self._get, range(self._count))
+        return SharedSlice(self, range(self._count)[index])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (list, SharedList, SharedSlice)):
@@ -107,6 +93,11 @@ class SharedList(CopiedByReference, Sequence[Any]):
         return f"SharedList({self._count:,} {self.item_kind}, {self.nbytes / 1e6:,.1f} MB)"
 
     @property
+    def item_kind(self) -> str:
+        """What `repr` calls the items."""
+        return _NAMES.get("rows" if "row" in self._head else self._head["layout"], "items")
+
+    @property
     def nbytes(self) -> int:
         """The size of the buffer, which exists once."""
         return self._buffer.size
@@ -116,13 +107,16 @@ class SharedList(CopiedByReference, Sequence[Any]):
 
 
 class NumberList(SharedList):
-    """Integers, floats or booleans."""
+    """Numbers of one type."""
 
     __slots__ = ("_numbers",)
-    item_kind = "numbers"
 
     def _begin(self) -> None:
-        self._numbers = self._buffer.words(self._head["at"], self._count, self._head["kind"])
+        if self._head["kind"] not in KINDS.values():
+            raise ValueError(f"{str(self._head['kind'])[:40]!r} is no kind of number")
+        self._numbers = self._buffer.words(
+            self._head["at"], self._count * self._head.get("width", 1), self._head["kind"]
+        )
 
     def __getitem__(self, index: Any) -> Any:
         try:
@@ -130,151 +124,104 @@ class NumberList(SharedList):
         except AttributeError:
             return super().__getitem__(index)
 
-    def _get(self, index: int) -> Any:
-        return self._numbers[index]
-
     def __iter__(self) -> Iterator[Any]:
         return iter(self._numbers)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001 - numpy's signature
-        return _as_array(self._numbers, dtype, copy)
+        array = np.asarray(self._numbers, dtype)
+        return array.copy() if copy else array
 
 
-def _as_array(numbers: memoryview, dtype: Any, copy: bool | None) -> Any:  # noqa: FBT001 - numpy's arguments
-    import numpy as np  # noqa: PLC0415 - numpy is the caller
+class RowList(NumberList):
+    """Tuples or lists of numbers, all of the same length."""
 
-    array = np.asarray(numbers, dtype)
-    return array.copy() if copy else array
+    __slots__ = ("_row", "_width")
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._width, self._row = self._head["width"], {"tuple": tuple, "list": list}[self._head["row"]]
+        if self._width < 1:
+            raise ValueError("rows without numbers")
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return super().__getitem__(index)
+        start = range(self._count)[index] * self._width
+        return self._row(self._numbers[start : start + self._width])
+
+    def __iter__(self) -> Iterator[Any]:
+        rows = zip(*[iter(self._numbers)] * self._width, strict=True)
+        return rows if self._row is tuple else map(list, rows)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001 - numpy's signature
+        return super().__array__(dtype, copy).reshape(self._count, self._width)
 
 
-class _VariableLength(SharedList):
+class VariableLengthList(SharedList):
     """Items of different lengths."""
 
-    __slots__ = ("_bytes", "_ends", "_starts")
+    __slots__ = ("_bytes", "_decode", "_ends", "_starts")
+    _decode: Callable[[bytes], Any]
 
     def _begin(self) -> None:
         # two views of the same offsets, so that negative indices work without arithmetic
         places = self._buffer.words(self._head["ends"], self._count + 1)
         self._bytes = self._buffer.bytes
         self._starts, self._ends = places[:-1], places[1:]
-
-
-class StringList(_VariableLength):
-    """Strings."""
-
-    __slots__ = ()
-    item_kind = "strings"
+        self._decode = _decoder(self._buffer, self._head, self._side_objects, trusted=self._trusted)
 
     def __getitem__(self, index: Any) -> Any:
-        try:
-            return self._bytes[self._starts[index] : self._ends[index]].decode()
-        except TypeError:
+        if isinstance(index, slice):
             return super().__getitem__(index)
-        except UnicodeDecodeError:  # lone surrogates, as in names of files that are not UTF-8
-            return self._bytes[self._starts[index] : self._ends[index]].decode("utf-8", "surrogatepass")
-
-    def _get(self, index: int) -> Any:
-        return self[index]
-
-    def __iter__(self) -> Iterator[Any]:
-        for first in range(0, self._count, STRIDE):
-            last = min(first + STRIDE, self._count)
-            began = self._starts[first]
-            data = self._bytes[began : self._ends[last - 1]]
-            text = data.decode("utf-8", "surrogatepass")
-            ends = self._ends[first:last].tolist()
-            if len(text) == len(data):  # every character is one byte
-                for start, end in itertools.pairwise((began, *ends)):
-                    yield text[start - began : end - began]
-            else:
-                for start, end in itertools.pairwise((began, *ends)):
-                    yield data[start - began : end - began].decode("utf-8", "surrogatepass")
-
-
-class BytesList(_VariableLength):
-    """Bytes."""
-
-    __slots__ = ()
-    item_kind = "bytes objects"
-
-    def __getitem__(self, index: Any) -> Any:
-        try:
-            return self._bytes[self._starts[index] : self._ends[index]]
-        except TypeError:
-            return super().__getitem__(index)
-
-    def _get(self, index: int) -> Any:
-        return self[index]
-
-
-class RowList(SharedList):
-    """Tuples or lists of numbers, all of the same length."""
-
-    __slots__ = ("_numbers", "_type", "_width")
-    item_kind = "rows of numbers"
-
-    def _begin(self) -> None:
-        head = self._head
-        self._width, self._type = head["width"], {"tuple": tuple, "list": list}[head["type"]]
-        self._numbers = self._buffer.words(head["at"], self._count * self._width, head["kind"])
-
-    def _get(self, index: int) -> Any:
-        row = self._numbers[index * self._width : (index + 1) * self._width].tolist()
-        return row if self._type is list else tuple(row)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001 - numpy's signature
-        return _as_array(self._numbers, dtype, copy).reshape(self._count, self._width)
-
-
-class RecordList(_VariableLength):
-    """Dicts with the same keys."""
-
-    __slots__ = ("_keys",)
-    item_kind = "dicts"
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._keys = tuple(self._head["keys"])
-
-    def _get(self, index: int) -> Any:
-        values = self._decode(self._bytes[self._starts[index] : self._ends[index]])
-        try:
-            return dict(zip(self._keys, values, strict=True))
-        except TypeError as error:
-            raise ValueError(f"item {index} is damaged: {error}") from error
-
-
-class PlainValueList(_VariableLength):
-    """Plain values of any shape."""
-
-    __slots__ = ()
-    item_kind = "plain values"
-
-    def _get(self, index: int) -> Any:
         return self._decode(self._bytes[self._starts[index] : self._ends[index]])
 
-
-class ObjectList(_VariableLength):
-    """Anything that can be pickled."""
-
-    __slots__ = ()
-    item_kind = "objects"
-
-    def _get(self, index: int) -> Any:
-        return _Loader(io.BytesIO(self._bytes[self._starts[index] : self._ends[index]]), self._side_objects).load()
+    def __iter__(self) -> Iterator[Any]:
+        decode, data = self._decode, self._bytes
+        return (decode(data[start:end]) for start, end in zip(self._starts, self._ends, strict=True))
 
 
-class _Loader(pickle.Unpickler):
+def _decoder(buffer: Buffer, head: dict[str, Any], side_objects: list[Any], *, trusted: bool) -> Callable[[bytes], Any]:
+    """The function that decodes one item."""
+    plain: Callable[[bytes], Any] = marshal.loads if trusted else untrusted.loads
+    if head["layout"] == "texts":
+        return bytes.decode
+    if head["layout"] == "blobs":
+        return bytes
+    if head["layout"] == "records":
+        keys = tuple(head["keys"])
+        if set(map(type, keys)) != {str}:
+            raise ValueError("the keys of its records are not strings")
+        return functools.partial(_record, keys, plain)
+    if head["layout"] != "items":
+        raise ValueError(f"{buffer.path} has the unknown layout {str(head['layout'])[:40]!r}")
+    if not head["pickled"]:
+        return plain
+    if not trusted:
+        raise pickled_items_error(buffer.path)
+    return functools.partial(_item, side_objects)
+
+
+def _record(keys: tuple[str, ...], plain: Callable[[bytes], Any], data: bytes) -> dict[str, Any]:
+    try:
+        return dict(zip(keys, plain(data), strict=True))
+    except TypeError as error:
+        raise ValueError(f"a dict is damaged: {error}") from error
+
+
+def _item(side_objects: list[Any], data: bytes) -> Any:
+    if data[0] != PICKLED:
+        return marshal.loads(data)  # noqa: S302 - the caller trusts the file
+    return _Unpickler(io.BytesIO(data), side_objects).load()
+
+
+class _Unpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, side_objects: list[Any]) -> None:
         super().__init__(file)
         self._side_objects = side_objects
 
     def find_class(self, module: str, name: str) -> Any:
-        # compare only the name, because files of earlier versions name another module of unjam
-        if module.startswith("unjam.") and name == stored.known_object.__name__:
+        if (module, name) == (stored.__name__, stored.known_object.__name__):
             return self._side_objects.__getitem__
-        if module.startswith("unjam.") and name == stored.tensor_from.__name__:
-            return stored.tensor_from
         return super().find_class(module, name)
 
 
@@ -294,10 +241,10 @@ class SharedSlice(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return SharedSlice(self._of, self._range[index])
-        return self._of._get(self._range[operator.index(index)])  # noqa: SLF001 - a part of it
+        return self._of[self._range[index]]
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._of._get, self._range)  # noqa: SLF001 - a part of it
+        return map(self._of.__getitem__, self._range)
 
     __eq__ = SharedList.__eq__
     __add__ = SharedList.__add__
@@ -310,18 +257,32 @@ class SharedSlice(Sequence[Any]):
         return SharedSlice, (self._of, self._range)
 
 
-_LAYOUTS: dict[str, type[SharedList]] = {
-    "words": NumberList, "texts": StringList, "blobs": BytesList, "rows": RowList, "records": RecordList, "values": PlainValueList, "objects": ObjectList,
-}  # fmt: skip
-
-
 def open_list(buffer: Buffer, head: dict[str, Any], side_objects: list[Any], trusted: bool = True) -> SharedList:  # noqa: FBT001, FBT002 - called by pickle
-    """The list in a column of a buffer. `trusted`: whether only trusted code can have written it."""
-    if not trusted:
-        check_column(buffer, head)
-    shared = object.__new__(_LAYOUTS[head["layout"]])
+    """The list in a buffer. `trusted`: whether only trusted code can have written it."""
+    kind = VariableLengthList if head["layout"] != "words" else RowList if "row" in head else NumberList
+    shared = object.__new__(kind)
     shared._buffer, shared._head, shared._side_objects, shared._trusted = buffer, head, side_objects, trusted
-    shared._decode = marshal.loads if trusted else untrusted.loads
     shared._count = head["count"]
     shared._begin()
     return shared
+
+
+def finish_file(writer: Writer, head: dict[str, Any], side_objects: list[Any]) -> Buffer:
+    """Complete the buffer. Another program may open a file, so side objects are written to it by value."""
+    if side_objects and writer.path is not None:
+        import cloudpickle  # noqa: PLC0415 - rarely needed
+
+        data = cloudpickle.dumps(side_objects)
+        head["beside"] = [writer.write(data), len(data)]
+    return writer.finish(head)
+
+
+def read_side_objects(buffer: Buffer, head: dict[str, Any], *, trusted: bool) -> list[Any]:
+    """The side objects in a file; they are pickled, so the file must be trusted."""
+    if "beside" not in head:
+        return []
+    if not trusted:
+        raise pickled_items_error(buffer.path)
+    at, length = head["beside"]
+    found: list[Any] = pickle.loads(buffer.bytes[at : at + length])  # noqa: S301 - the caller trusts the file
+    return found

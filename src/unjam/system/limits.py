@@ -1,4 +1,4 @@
-"""What this process may use: shared memory, descriptors, processors; and the ranks beside it."""
+"""What this process may use (shared memory, descriptors, processors), what a process uses (memory, processor time), and ranks."""
 
 from __future__ import annotations
 
@@ -106,7 +106,23 @@ def processor_seconds(thread: int | str) -> float:
 
 def pss_bytes(pid: int) -> int:
     """A process's proportional share of the memory that it maps (PSS), in bytes; 0 if unknown."""
+    return _rollup(pid, "Pss:")
+
+
+def private_dirty_bytes() -> int:
+    """The memory of this process that it has written to and that no other process maps; 0 if unknown."""
+    return _rollup("self", "Private_Dirty:")
+
+
+def _rollup(pid: int | str, name: str) -> int:
     for line in read_text(f"/proc/{pid}/smaps_rollup").splitlines():
-        if line.startswith("Pss:"):
+        if line.startswith(name):
             return int(line.split()[1]) * 1024
     return 0
+
+
+def resident_bytes(pid: int | str = "self") -> tuple[int, int]:
+    """A process's resident memory, and how much of it belongs to files or shared memory; 0 if unknown."""
+    fields = read_text(f"/proc/{pid}/statm").split()
+    page = os.sysconf("SC_PAGE_SIZE")
+    return (int(fields[1]) * page, int(fields[2]) * page) if len(fields) > 2 else (0, 0)

@@ -13,6 +13,7 @@ from typing import Any
 
 from unjam.doctor.check.inventory import module_file
 from unjam.system.file_owner import is_users
+from unjam.system.limits import resident_bytes
 from unjam.system.proc_files import read_text
 
 MOST_FRAMES, MOST_NAMES, DEEPEST, EXAMINED = 3, 60, 2, 12
@@ -28,15 +29,9 @@ def resources() -> dict[str, int]:
         found["descriptors"] = len(os.listdir("/proc/self/fd"))
         found["files"] = found["descriptors"] - _shared_memory()
         found["threads"] = len(os.listdir("/proc/self/task"))
-        found["memory"] = resident_memory()
+        found["memory"], _ = resident_bytes()
         found["children"] = len(read_text(f"/proc/self/task/{os.getpid()}/children").split())
     return found
-
-
-def resident_memory() -> int:
-    """The resident memory of this process in bytes; 0 if unknown."""
-    fields = read_text("/proc/self/statm").split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
 
 
 MOST_DESCRIPTORS = 2000

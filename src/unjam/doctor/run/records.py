@@ -25,12 +25,12 @@ from unjam.errors import SampleTimeoutError
 from unjam.loader.device.copy_count import CopyCount
 from unjam.loader.driver.profiling import together
 from unjam.system.by_identity import ByIdentity
+from unjam.system.limits import resident_bytes
 
 MOST_WAITS = 200_000
 MOST_MADE = 50_000
 # nanoseconds between two readings of the workers' memory, and how many we keep
 MEMORY_EVERY, MOST_READINGS = 500_000_000, 50_000
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _TAIL = 3  # time stamps after those of the samples: collate starts, packing starts, done
 
 
@@ -139,10 +139,10 @@ class Record:
         self.memory_read_at = now
         iterator = self._iterator() if self._iterator is not None else None
         for number, worker in enumerate(getattr(iterator, "_workers", ()) if self.workers else ()):
-            with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):
-                with open(f"/proc/{worker.pid}/statm", encoding="ascii") as file:
-                    pages_of = file.read().split()
-                self._memory.append((now, number, (int(pages_of[1]) - int(pages_of[2])) * _PAGE))
+            with contextlib.suppress(AttributeError):
+                resident, shared = resident_bytes(worker.pid)
+                if resident:
+                    self._memory.append((now, number, resident - shared))
 
     def stop(self) -> None:
         """Write the reports and end the program: it has run for enough batches."""

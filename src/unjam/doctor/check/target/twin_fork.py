@@ -16,12 +16,12 @@ from typing import Any
 
 from unjam.deadlines import GATHER_FACTS
 from unjam.doctor.check.cleanup_process import record_session
-from unjam.doctor.check.resource_usage import resident_memory
 from unjam.doctor.check.target.observer import Observer, length_of
 from unjam.doctor.check.target.twin import Capture, FileSnapshot, Twin, TwinReady, capture
 from unjam.doctor.facts.trial import Place
 from unjam.system.children import reap
 from unjam.system.isolation.program_files import ProgramFiles
+from unjam.system.limits import resident_bytes
 from unjam.system.memory_limits import available_memory
 from unjam.system.private_files import is_own_peer, own_folder
 
@@ -97,4 +97,4 @@ def _connected(folder: str) -> Connection:
 
 def _has_memory() -> bool:
     free = available_memory()
-    return free is None or free > MEMORY_FACTOR * resident_memory()
+    return free is None or free > MEMORY_FACTOR * resident_bytes()[0]

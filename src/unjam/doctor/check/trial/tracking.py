@@ -23,7 +23,7 @@ from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.sample_files import file_of
 from unjam.doctor.facts.trial import Plan, WorkerMemory
 from unjam.loader.failures.outlier import read as read_shape
-from unjam.system.proc_files import read_text
+from unjam.system.limits import private_dirty_bytes
 
 MEMORY_EVERY = 0.2  # most seconds between two readings of a worker's memory
 # also read after these numbers of samples: fast samples may fill the memory in less time
@@ -309,7 +309,5 @@ def _record_memory(process: ProcessState) -> None:
     ):
         return
     process.memory_read_at = now
-    for line in read_text("/proc/self/smaps_rollup").splitlines():
-        if line.startswith("Private_Dirty:"):
-            private = int(line.split()[1]) * 1024
-            process.recorder.record(WorkerMemory(process.recorder.worker, process.samples, private, now))
+    if private := private_dirty_bytes():
+        process.recorder.record(WorkerMemory(process.recorder.worker, process.samples, private, now))
