@@ -185,7 +185,7 @@ def test_terminal_and_json_reports_show_the_result():
         )
     )
     text = shown(tuned)
-    for words in ("→", "unjam, 2 workers", "the training takes", "num_workers=", "ValueError: [x]", "█"):
+    for words in ("→", "unjam, 2 workers", "training needs", "num_workers=", "ValueError: [x]", "█"):
         assert words in text, words
     told = json.loads(report.as_json(tuned, "1"))
     assert told["choice"]["workers"] == 4
@@ -305,7 +305,7 @@ def test_ctrl_c_gives_the_best_so_far(climb):
 
     tuned, _, _ = climb(rate)
     assert tuned.choice == TuneSetting("unjam", 2)
-    assert "best so far" in shown(tuned)
+    assert "best setting so far" in shown(tuned)
 
 
 # -- one measurement, for real -----------------------------------------------------------------------------------------
@@ -452,11 +452,11 @@ def test_an_empty_loader_cannot_be_measured(folder):
         (["missing.py"], "there is no file"),
         (["--budget", "nan", "program.py"], "--budget"),
         (["--html", "nowhere/x.html", "program.py"], "the folder does not exist"),
-        (["--steps", "3", "--step-ms", "4", "program.py"], "one of them"),
+        (["--steps", "3", "--step-ms", "4", "program.py"], "either --steps"),
         (["--step-ms", "-3", "program.py"], "--step-ms"),
         (["--steps", "5", "program.py:waits"], "--step-ms"),
         (["--bugdet", "5", "program.py"], "--budget"),
-        ([], "name a script"),
+        ([], "give a script"),
     ],
 )
 def test_bad_arguments_exit_with_2(folder, arguments, words, monkeypatch):
