@@ -74,7 +74,6 @@ FLOORS = {
     "doctor.tune": 14,
     "__init__": 15,
     "cli_parsing": 15,
-    "cli_pools": 15,
     "cli": 16,
     "__main__": 17,
 }

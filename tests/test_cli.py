@@ -6,10 +6,13 @@ import json
 import os
 
 import pytest
+import typer
 
 from faulty import Broken, Sour
 from support import python
 from unjam import DataLoader, __version__
+from unjam.cli import app
+from unjam.cli_parsing import split_words
 
 
 def run(*arguments):
@@ -179,3 +182,29 @@ def test_check_survives_a_program_that_empties_the_temporary_folder(tmp_path):
     done = python(["-m", "unjam", "check", "--budget", "6", "program.py"], cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")})  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing found" in done.stdout
+
+
+def test_an_invalid_command_line_writes_only_to_unjams_own_json_file(tmp_path):
+    (tmp_path / "program.json").write_text("the program's")
+    done = run("check", "--typo", "train.py", "--json", str(tmp_path / "program.json"))
+    assert done.returncode == 2
+    assert (tmp_path / "program.json").read_text() == "the program's"
+    done = run("check", "--json", str(tmp_path / "ours.json"), "--typo", "train.py")
+    assert done.returncode == 2
+    assert "--typo" in (tmp_path / "ours.json").read_text()
+
+
+@pytest.mark.parametrize("words", [["-m", "train"], ["-mtrain"], ["--module", "train"], ["--module=train"]])
+def test_words_after_a_module_belong_to_it(words):
+    command = typer.main.get_command(app).commands["run"]
+    ours, programs = split_words(command.params, ["--observe", *words, "--epochs", "3", "-m", "x"])
+    assert ours == ["--observe", *words]
+    assert programs == ["--", "--epochs", "3", "-m", "x"]
+
+
+@pytest.mark.parametrize("name", ["-", "facts.md"])
+def test_evidence_needs_a_name_for_its_json_file(name):
+    done = run("check", "--evidence", name, "train.py")
+    assert done.returncode == 2
+    assert "--evidence" in done.stderr
+    assert not os.path.exists("-.md")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -17,17 +17,24 @@ class ProgramCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Mark where the program's words begin: at its name, or after `-m module`."""
-        takes_value = {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
-        at = 0
-        while at < len(args) and args[at].startswith("-") and args[at] not in ("--", "-"):
-            module = args[at] in ("-m", "--module")
-            at += 2 if args[at] in takes_value else 1
-            if module:
-                args = [*args[:at], "--", *args[at:]]
-                break
+        """Mark where the program's words begin."""
+        ours, words = split_words(self.params, args)
+        args = [*ours, *words]
         ctx.meta["own_flags"] = {name for one in self.params for name in one.opts if name.startswith("--")}
         return super().parse_args(ctx, args)
+
+
+def split_words(parameters: Sequence[Any], args: list[str]) -> tuple[list[str], list[str]]:
+    """Return our options with their values, and the program's words: from its name on, or after `-m module`."""
+    takes_value = {name for one in parameters if not getattr(one, "is_flag", True) for name in one.opts}
+    at = 0
+    while at < len(args) and args[at].startswith("-") and args[at] not in ("--", "-"):
+        option = args[at].partition("=")[0]
+        names_module = option == "--module" or (option.startswith("-m") and not option.startswith("--"))
+        at += 2 if args[at] in takes_value else 1
+        if names_module:
+            return args[:at], ["--", *args[at:]]
+    return args[:at], args[at:]
 
 
 def with_loader_options(command: Callable[..., None]) -> Callable[..., None]:
