@@ -50,7 +50,7 @@ def batches(loader):
 def resize(loader, iterator, *sizes):
     """Change the size by hand, as the search would."""
     sizer = loader._state.sizer
-    sizer._live = False  # it measures, and decides nothing
+    sizer._resizes_within_epoch = False  # it measures, and decides nothing
     for size in sizes:
         sizer.search.setting = sizer.wanted = Setting(size, 2)
         yield next(iterator)
@@ -338,7 +338,7 @@ def test_ranks_divide_the_processors_between_them(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("memory", "files", "because"), [(1 << 30, 10_000, "memory"), (1 << 40, 300, "the limit of open files")]
+    ("memory", "files", "because"), [(1 << 30, 10_000, "memory"), (1 << 40, 300, "the limit on open files")]
 )
 def test_the_limiting_resource_is_named(monkeypatch, memory, files, because):
     monkeypatch.setattr(auto_size, "available_memory", lambda: memory)

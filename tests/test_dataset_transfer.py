@@ -423,8 +423,8 @@ def test_falling_back_to_fork_is_logged_once(caplog):
             assert got == [10, 11, 12, 13]
     (message,) = [record.getMessage() for record in caplog.records]
     assert message.startswith(
-        "dataset.thing (sqlite3.Connection) cannot be sent to a worker, so the workers are forked from this process, "
-        "as torch's are; fork was found safe now; all workers share it: "
+        "dataset.thing (sqlite3.Connection) cannot be sent to a worker, so workers are forked from this process, "
+        "as in torch; forking is safe at the moment; all workers share it: "
     )
     assert "unjam.per_worker(" in message
     connection.close()

@@ -353,7 +353,7 @@ def test_a_sample_that_kills_two_workers_goes_to_the_policy():
     # left out at last: its batch passes, and that acquits nobody
     made.handle(ev.MakeAgain(0))
     made.handle(ev.Result(0, 0))
-    assert made.blame.passed_later == 0
+    assert made.blame.false_suspects == 0
 
 
 def test_two_deaths_on_different_samples_blame_no_sample():
@@ -367,7 +367,7 @@ def test_more_deaths_are_needed_after_a_suspect_was_cleared():
     made.handle(ev.Death(0, 0, 3))
     made.handle(ev.Wanted())
     made.handle(ev.Result(0, 0))
-    assert made.blame.passed_later == 1
+    assert made.blame.false_suspects == 1
     deaths = [names(made.handle(ev.Death(0, 1, 0))) for _ in range(3)]
     assert ["AskPolicy" in one for one in deaths] == [False, False, True]
 

@@ -322,7 +322,7 @@ def test_an_on_error_function_cannot_start_an_epoch():
         return "skip"
 
     made = DataLoader(Broken({5: ValueError("a")}), 4, num_workers=1, on_error=decide, persistent_workers=True)
-    with pytest.raises(RuntimeError, match="while it was making one"):
+    with pytest.raises(RuntimeError, match="already making one"):
         list(made)
     made.on_error = "skip"
     made = None

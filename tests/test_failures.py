@@ -358,7 +358,7 @@ def test_an_on_error_function_cannot_request_a_batch(workers):
 
     iterator = iter(loader(Broken({5: ValueError("a")}), workers, on_error=decide))
     next(iterator)
-    with pytest.raises(RuntimeError, match="while it was making one"):
+    with pytest.raises(RuntimeError, match="already making one"):
         next(iterator)
     iterator = None
 

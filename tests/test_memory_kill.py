@@ -69,7 +69,7 @@ def test_real_memory_kills_shrink_the_pool(policy, cgroup, tmp_path):
     assert "shrink cgroup oom_kill 0 -> 1" in out, done.stderr
     assert "shrink cgroup oom_kill 1 -> 2" in out
     assert "restart cgroup oom_kill 2 -> 3" in out
-    assert "it is not replaced, workers left: 2" in done.stderr
+    assert "it will not be replaced (workers left: 2)" in done.stderr
     if policy == "skip":
         assert "got True" in out, "the sample that needs too much is left out in the end"
     else:
@@ -95,7 +95,7 @@ def test_a_memory_kill_shrinks_the_pool(monkeypatch, tmp_path, caplog):
         ("shrink", "cgroup oom_kill 0 -> 1")
     ]
     assert made.statistics().restarts == 0
-    assert any("it is not replaced, workers left: 1" in record.getMessage() for record in caplog.records)
+    assert any("it will not be replaced (workers left: 1)" in record.getMessage() for record in caplog.records)
     del made
 
 

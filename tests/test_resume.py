@@ -359,7 +359,7 @@ def test_a_non_repeatable_stream_is_an_error():
     state = loader.state_dict()
     other = DataLoader(Unrepeatable(), batch_size=4, num_workers=1, multiprocessing_context="fork")
     other.load_state_dict(state)
-    with pytest.raises(CannotResumeError, match="does not repeat"):
+    with pytest.raises(CannotResumeError, match="is not repeatable"):
         list(other)
 
 

@@ -115,7 +115,7 @@ def test_hidden_connections_are_found(caplog, monkeypatch, how):
         elif how == "map":
             dataset = Holds(rows=[[number] for number in range(50)] + [one])
         (told,) = warnings_of(caplog, dataset, multiprocessing_context="fork", **options)
-        assert "all workers share this one connection" in told
+        assert "all workers share this connection" in told
         if hasattr(dataset, "stream"):
             dataset.stream.close()
 
@@ -182,7 +182,7 @@ def test_connections_that_are_not_sent_are_not_logged(caplog):
     with one, other:
         # the name of the connection itself would help nobody
         (told,) = warnings_of(caplog, Holds(client=Reconnects(one)), multiprocessing_context="fork")
-        assert told.startswith("dataset.client (xml.dom.Reconnects): all workers share this one connection"), told
+        assert told.startswith("dataset.client (xml.dom.Reconnects): all workers share this connection"), told
         assert warnings_of(caplog, Holds(client=Reconnects(one))) == []
 
 

@@ -162,7 +162,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         Only batches that the program has received count, not prefetched ones. Plain data, some kilobytes.
         """
         if not can_open(self):
-            raise CannotResumeError("torch's own iterator is used here, and what it has delivered is not known")
+            raise CannotResumeError(
+                "cannot save a state: this loader uses torch's own iterator, which does not record what it delivered"
+            )
         return resume.state_dict(self, self._state)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -243,7 +245,9 @@ def can_open(loader: torch.utils.data.DataLoader[Any]) -> bool:
     if lacks and not _warned:
         _warned.append(True)
         named = ", ".join(lacks[:3])
-        log.warning("torch %s has no %s: its own iterator is used, without what unjam adds", torch.__version__, named)
+        log.warning(
+            "torch %s has no %s: using torch's own iterator, without unjam's features", torch.__version__, named
+        )
     return not lacks
 
 

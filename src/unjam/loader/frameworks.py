@@ -29,7 +29,7 @@ def watch_accelerate(ours: type[torch.utils.data.DataLoader[Any]]) -> None:
         if isinstance(dataloader, ours) and not _is_ours(prepared, ours):
             file, line = calling_place()
             text = (
-                f"accelerate replaced the unjam loader over {type(dataloader.dataset).__qualname__} with one of torch's; "
+                f"accelerate replaced the unjam loader for {type(dataloader.dataset).__qualname__} with a torch loader; "
                 "call unjam.install() before accelerator.prepare() to keep unjam's"
             )
             warnings.warn_explicit(text, UnjamWarning, file or "<unknown>", line or 1)

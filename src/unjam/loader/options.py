@@ -86,12 +86,12 @@ class LoaderOptions:
     on_error: OnError = _option(
         "raise",
         str,
-        'what to do when a sample fails: "raise" (default); "skip" (the batch gets smaller); "replace" (by another sample of the '
-        'batch, or a recent one); "retry" (up to `retries` times, with pauses that double, then raise); or a function that gets a '
+        'what to do when a sample fails: "raise" (default); "skip" (the batch gets smaller); "replace" (with another sample of '
+        'the batch, or a recent one); "retry" (up to `retries` times, doubling the pause each time, then raise); or a function that gets a '
         "`SampleError` and returns one of these words. It is called in the training process.",
         "What to do when a sample fails: raise, skip, replace or retry.",
     )
-    retries: int = _option(3, int, 'how often a failed sample is retried, if `on_error` is "retry" or returns it.')
+    retries: int = _option(3, int, 'how many times a failed sample is retried if `on_error` is, or returns, "retry".')
     max_errors: float | None = _option(
         None,
         _parse_max_errors,
@@ -106,7 +106,7 @@ class LoaderOptions:
         None,
         float,
         "how many seconds one sample may take. After that, its worker is stopped and replaced, and `on_error` decides about the "
-        "sample. It needs workers: a sample that is loaded in the training process cannot be stopped.",
+        "sample. Requires workers: a sample loaded in the training process cannot be interrupted.",
         "How many seconds one sample may take.",
     )
     warn_after: float | None = _option(
@@ -156,8 +156,8 @@ class LoaderOptions:
     on_device: Callable[[Any], Any] | None = _option(
         None,
         None,
-        "a function that is applied to each batch on the device, in the stream of the copies: casts, normalisation, mixing of "
-        "samples. The training gets its result. It needs `device`.",
+        "a function that is applied to each batch on the device, in the copy stream: casts, normalisation, mixup. The training "
+        "receives its result. Requires `device`.",
     )
     pool: PoolSpec | str | None = _option(None, str, OPTION_TEXT, COMMAND_TEXT)
     profile: bool = _option(
@@ -211,7 +211,7 @@ class LoaderOptions:
             hint = suggestion(unknown, [*DEFAULTS, *others])
             raise TypeError(f"DataLoader.__init__() got an unexpected keyword argument {unknown!r}{hint}")
         given = cls(**keywords)
-        # only now: the program may change directory later
+        # checked only at construction, because the program may change directory later
         folder = os.path.dirname(given.log_path or "")
         if given.error_log is not None and not os.path.isdir(folder):
             raise FileNotFoundError(f"error_log={os.fspath(given.error_log)!r}: the folder {folder} does not exist")
@@ -248,7 +248,7 @@ class LoaderOptions:
         try:
             found = torch.device("cuda", self.device) if isinstance(self.device, int) else torch.device(self.device)
         except RuntimeError as error:
-            raise ValueError(f"torch does not know device={self.device!r}") from error
+            raise ValueError(f"device={self.device!r} is not a torch device") from error
         return None if found.type == "cpu" else found
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 OPTION_TEXT = (
     'where the workers run: "processes" (default), on this machine; "ray", on the nodes of a Ray cluster; "ray:64", 64 workers '
-    "on the cluster, whatever `num_workers` is; or an `unjam.RayPool`, which specifies the cluster, the number of workers and "
+    "on the cluster, regardless of `num_workers`; or an `unjam.RayPool`, which specifies the cluster, the number of workers and "
     "the resources of each."
 )
 COMMAND_TEXT = (
@@ -49,14 +49,14 @@ class RayPool(PoolSpec):
 
     workers: how many run on the cluster, in addition to `num_workers` on this machine. None: all of
         `num_workers` run on the cluster.
-    local_workers: False: none run on this machine, whatever `num_workers` is.
+    local_workers: False: none run on this machine, regardless of `num_workers`.
     address: of the cluster, as `ray.init` takes it. None: the cluster that this program already uses, or
         the one that `RAY_ADDRESS` names, or else one on this machine.
-    cpus: processors of its node that each worker takes.
+    cpus: processors that each worker reserves on its node.
     resources: other Ray resources that each worker takes, by name.
     placement: "spread" (the same number on each node), "pack" (few nodes), or a placement group of Ray.
     runtime_env: Ray's, for the actors: packages to install, a working directory, variables.
-    patience: seconds to wait for a node with free processors before it is an error.
+    patience: seconds to wait for a node with free processors before ClusterError is raised.
     """
 
     opener: ClassVar[str] = "unjam.loader.cluster.start"

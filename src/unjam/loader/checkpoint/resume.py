@@ -251,12 +251,10 @@ def _check_kind(loader: Any, saved: Mapping[str, Any]) -> None:
     streams = isinstance(loader.dataset, IterableDataset)
     if streams and yielded < saved["batches"]:
         raise CannotResumeError(
-            "the saved state is not of an iterable dataset, field 'workers': the number of samples of each worker is missing"
+            "the saved state does not belong to an iterable dataset: field 'workers' lacks each worker's sample count"
         )
     if yielded and not streams:
-        raise CannotResumeError(
-            "the saved state is of an iterable dataset, but this loader's dataset is not iterable-style"
-        )
+        raise CannotResumeError("the saved state belongs to an iterable dataset, but this dataset is map-style")
 
 
 # -- resuming ------------------------------------------------------------------------------------------
@@ -378,7 +376,7 @@ class Resumption:
         if skipped < progress.position:
             _warn(f"the sampler ended after {skipped} batches, but {progress.position} were delivered before")
         elif found != progress.indices_checksum:
-            _warn("the sampler yielded other indices than before, so samples may be missing or repeated")
+            _warn("the sampler yielded different indices than before, so samples may be missing or repeated")
             progress.indices_checksum = found
 
     def finish(self) -> None:

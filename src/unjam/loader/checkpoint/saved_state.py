@@ -32,7 +32,7 @@ def checked(saved: Any) -> dict[str, Any]:
         keys = ", ".join(map(str, list(saved)[:4]))
         found = f"version {_kind(version)}" if "unjam" in saved else f"its keys are {keys}"
         raise CannotResumeError(
-            f"this is not a state of an unjam.DataLoader of this version ({found}); load what its state_dict() returned"
+            f"not a state saved by this version of unjam.DataLoader ({found}); load what its state_dict() returned"
         )
     state = {name: saved[name] for name in (*_ALWAYS, *_WITHIN_EPOCH, *_OPTIONAL) if name in saved}
     _check_fields("", state, _ALWAYS)

@@ -75,7 +75,7 @@ class AutoSizer:
         self._single = single
         limits = _limits()
         if single:
-            limits = replace(limits, workers=1, because="an iterable that does not ask which worker it is in")
+            limits = replace(limits, workers=1, because="an iterable that never calls get_worker_info()")
         start = min(start, limits.workers)
         self.search = SizeSearch(Setting(start, depth or 2), limits, adapts_depth=depth is None)
         self.wanted: Setting | None = None
@@ -268,7 +268,7 @@ def most_workers(left: int | None) -> tuple[int, str]:
     if left is not None:
         known["memory"] = int(left * MEMORY_SHARE / allowance.local_ranks() // ASSUMED_MEMORY)
     most, used = allowance.descriptors()
-    known["the limit of open files"] = (most - used - 64) // DESCRIPTORS_PER_WORKER
+    known["the limit on open files"] = (most - used - 64) // DESCRIPTORS_PER_WORKER
     because = min(known, key=lambda name: known[name])
     return max(1, known[because]), because
 

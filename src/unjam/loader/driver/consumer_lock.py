@@ -54,7 +54,7 @@ class ConsumerLock:
     def check_idle(self) -> None:
         """Raise if this thread is inside a request: in `on_error` or in a sampler."""
         if self.is_mine:
-            raise RuntimeError("the loader was asked for a batch while it was making one (in on_error or a sampler)")
+            raise RuntimeError("cannot request a batch from on_error or a sampler: the loader is already making one")
 
     def _owned(self) -> bool:
         return bool(self._lock._is_owned())  # noqa: SLF001 - as threading.Condition does

@@ -109,7 +109,7 @@ class WorkerPositions:
         self._waiting.pop(batch, None)
 
     def _pass_on_end(self, worker: int) -> None:
-        """A stream has ended for the consumer when all of its batches were delivered."""
+        """Record the end of a worker's stream once its last batch has been delivered."""
         position = self.arrived[worker]
         if position.ended and all(one != worker for one, _ in self._waiting.values()):
             self.progress.worker_positions[worker] = position

@@ -114,7 +114,7 @@ class Incidents:
         """Warn that the system killed a worker for memory and that the others share its work."""
         incident = self._exit_incidents.get(worker)
         what = incident.what if incident is not None else f"worker {worker} was killed for memory"
-        self._recorder.say("memory", "%s; it is not replaced, workers left: %d", what, left)
+        self._recorder.say("memory", "%s; it will not be replaced (workers left: %d)", what, left)
 
     def setup_error(self, worker: int) -> tuple[BaseException, bool]:
         """Return what a worker raised before its first sample, and whether it was rebuilding the dataset."""
@@ -179,7 +179,7 @@ class Incidents:
 
     def _timeout_error(self, incident: Incident, more: str = "") -> SampleTimeoutError:
         problem = SampleTimeoutError(
-            f"over sample_timeout={self._sample_timeout:g}{more}: {worker_words.lines(incident)}"
+            f"a sample exceeded sample_timeout={self._sample_timeout:g}{more}: {worker_words.lines(incident)}"
         )
         problem.incident = incident
         return problem
@@ -246,7 +246,7 @@ class Incidents:
 
 _HELP = {
     Reason.CANNOT_REPLAY: "with a map-style dataset, on_error='skip' leaves the sample out",
-    Reason.DIED: "on_worker_death='restart' makes the lost batches again",
+    Reason.DIED: "on_worker_death='restart' lets a new worker make the lost batches again",
     Reason.TOO_MANY_DEATHS: "check `dmesg` and the scheduler's log: something outside the program may be killing the workers",
     Reason.KILLED_FOR_MEMORY: "use fewer workers, a smaller prefetch_factor, or a machine with more memory",
     Reason.DIED_REPEATEDLY: "on_error='skip' leaves out samples that kill their worker",

@@ -47,7 +47,7 @@ class OnErrorPolicy:
             return Decision(answer)
         except ValueError:
             self._broken[batch] = TypeError(
-                f"on_error returned {answer!r}; it may return 'raise', 'skip', 'replace' or 'retry'"
+                f"on_error returned {answer!r}; it must return 'raise', 'skip', 'replace' or 'retry'"
             )
             return Decision.RAISE
 

@@ -77,7 +77,7 @@ def exit_incident(last_exit: WorkerExit, about: CurrentSample, *, decision: str,
 
     end = exits.decode(last_exit.code)
     heartbeat = last_exit.heartbeat
-    killed_for = f"killed for memory ({last_exit.memory})" if last_exit.memory else end.words
+    killed_for = f"was killed for memory ({last_exit.memory})" if last_exit.memory else end.words
     if last_exit.node_lost:
         killed_for = f"was lost with its node ({last_exit.node_lost})"
     at = f" on node {last_exit.node}" if last_exit.node else ""
@@ -118,7 +118,7 @@ def stall_incident(
     seconds = heartbeat.seconds()
     return Incident(
         kind=kind,
-        what=f"for {seconds:.1f} s, process {pid} has been {doing(heartbeat, about, worker)}",
+        what=f"process {pid} has been {doing(heartbeat, about, worker)} for {seconds:.1f} s",
         sample=plain(about.index),
         batch=about.batch,
         samples=tuple(map(plain, about.indices)),

@@ -31,9 +31,10 @@ class WorkerRecord:
     dismissed: bool = False
     retired: bool = False
     undelivered: int = 0
-    # both in a row: deaths before the first sample, suspensions from outside
+    # consecutive deaths before the first sample
     failed_starts: int = 0
     was_ready: bool = False
+    # consecutive suspensions
     suspended: int = 0
 
 

@@ -214,11 +214,11 @@ class SizeSearch:
             size, gain, slower = self._gains["more"]
             words.append(f"{size} workers were {gain:.2f} times as fast")
         elif self.setting.workers >= self.limits.workers:
-            words.append(f"{self.limits.because} allows no more workers")
+            words.append(f"no more workers because of {self.limits.because}")
         if window.processors_used >= 0.85 * self.limits.processors:
             words.append(f"all {self.limits.processors} processors are in use")
         elif slower > 1.3 and window.processors_used < 0.6 * self.limits.processors:
-            words.append(f"with them a sample took {slower:.1f} times as long: samples wait for a shared resource")
+            words.append(f"each sample then took {slower:.1f} times as long: samples compete for a shared resource")
         return "; ".join(words)
 
     # -- after the search has settled --------------------------------------------------------------

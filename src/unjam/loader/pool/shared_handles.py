@@ -40,8 +40,8 @@ _INTERPRETER_TYPES = frozenset(value for value in vars(types).values() if isinst
 _NATIVE_METHODS = ("method_descriptor", "cython_function_or_method", "builtin_function_or_method")
 _CLOSING_METHODS = ("close", "_close", "release", "abort")
 _RISKS = {
-    "connection": "all workers share this one connection, so the answer to one may reach another, and samples may be wrong",
-    "file": "all workers share the position in this one file, so each moves it for the others, and samples may be wrong",
+    "connection": "all workers share this connection, so a reply meant for one worker may reach another, and samples may be wrong",
+    "file": "all workers share this file's position, so each read moves it for the others, and samples may be wrong",
     "native": "all workers share it: if it is a connection or has a position in a file, samples may be wrong",
 }
 
@@ -67,7 +67,7 @@ class SharedHandle:
     def cure(self) -> str:
         """How to fix it."""
         return (
-            f"help: open it in each worker: replace {self.path} by unjam.per_worker(function that opens it, its arguments); "
+            f"help: open it in each worker: replace {self.path} with unjam.per_worker(function, *arguments); "
             "or open it on first use in __getitem__"
         )
 

@@ -44,7 +44,7 @@ from unjam.system.memory_limits import available_memory
 # A payload may take this part of the available memory; it is a second copy of the dataset's arrays.
 LARGEST_SHARE = 0.5
 _warned: set[str] = set()
-_FORKS = "cannot be sent to a worker, so the workers are forked from this process, as torch's are"
+_FORKS = "cannot be sent to a worker, so workers are forked from this process, as in torch"
 
 
 @dataclass(slots=True)
@@ -134,8 +134,8 @@ def open_pool(request: PoolRequest) -> ProcessPool:
         if _fork_is_safe():
             _warn_once(
                 "size",
-                "the dataset holds %.1f GB, and a second copy would not fit well into memory; its workers are forked from "
-                "this process",
+                "the dataset holds %.1f GB: a second copy would leave too little memory, so workers are forked from this "
+                "process",
                 error.size / 1e9,
             )
             return _forking(request)
@@ -268,7 +268,7 @@ def _fall_back(request: PoolRequest, problem: CannotShipError) -> ProcessPool:
     from unjam.system.fork_safety import fork_now  # noqa: PLC0415 - only when something cannot be sent
 
     safety = fork_now()
-    risk = "fork was found safe now" if safety.safe else f"the risk: {'; '.join(safety.reasons)}"
+    risk = "forking is safe at the moment" if safety.safe else f"the risk: {'; '.join(safety.reasons)}"
     handle = next((one for one in shared_handles(request.worker_input) if one.path == problem.path), None)
     if handle is not None:
         risk += f"; {handle.risk}"
@@ -290,13 +290,13 @@ def _cannot_ship(worker_input: WorkerInput, error: BaseException, method: str | 
             text = f"{path} cannot be sent to a worker{how}: it is a {type_name}\n  {culprit.reason}"
             if culprit.between_processes:
                 cure = (
-                    f"help: {path} is shared between processes; one that is made by multiprocessing.get_context('spawn') can be "
-                    "sent, and multiprocessing_context='fork' says that forking is meant"
+                    f"help: {path} is shared between processes: create it with multiprocessing.get_context('spawn'), or pass "
+                    "multiprocessing_context='fork'"
                 )
             else:
                 cure = (
-                    f"help: make it in the worker: unjam.per_worker(what opens it, its arguments) in place of {path}; or open or "
-                    "create it on first use in __getitem__; or pass multiprocessing_context='fork'"
+                    f"help: create it in the worker: replace {path} with unjam.per_worker(function, *arguments), or create it on "
+                    "first use in __getitem__, or pass multiprocessing_context='fork'"
                 )
             return _problem(text, cure, path, type_name, error)
     return _problem(

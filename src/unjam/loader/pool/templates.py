@@ -23,7 +23,7 @@ from unjam.system import memory
 
 # templates per process; above this we stop the least recently used ones that have no workers
 MAX_TEMPLATES = 8
-# each worker rebuilds an input with a smaller stream than this itself, in milliseconds
+# below this stream size, each worker rebuilds the input itself; that takes milliseconds
 LARGE_STREAM = 1 << 20
 _alive: weakref.WeakValueDictionary[int, TemplateProcess] = weakref.WeakValueDictionary()
 
@@ -201,7 +201,7 @@ class TemplateCache:
         if payload.manifest.stream[1] < LARGE_STREAM:
             return False
         if payload.runs:
-            self.reason = f"{payload.runs} is the program's own code, which every worker must run itself"
+            self.reason = f"rebuilding it runs the program's own {payload.runs}, which every worker must do itself"
         else:
             self.reason = self._unfit.get("input", "") or self._unfit.get("modules", "")
         return not self.reason

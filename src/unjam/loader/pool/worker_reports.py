@@ -13,7 +13,7 @@ from unjam.statistics import NodeShare
 from unjam.system.logs import log
 from unjam.units import duration
 
-# the training must wait for so much of the time, and workers here must be so much faster
+# the training waits at least this share of the time, and local workers would be at least this many times as fast
 WAITS, FASTER = 0.3, 1.2
 FEWEST = 20
 
@@ -84,7 +84,7 @@ def does_not_pay(nodes: Mapping[str, NodeShare], coming: float, waited: float, p
         return ""
     size = sum(one.bytes for one in there) / max(1, sum(one.batches for one in there))
     return (
-        f"a batch ({size / 1e6:.1f} MB) takes {duration(making)} to make, and one came every {duration(coming / batches)}: "
-        f"the way takes longer than the work, and the {processors} processors of this machine would make one every "
-        f"{duration(making / processors)}"
+        f"making a batch ({size / 1e6:.1f} MB) takes {duration(making)}, but one arrived only every "
+        f"{duration(coming / batches)}: the network is the bottleneck; the {processors} processors of this machine would "
+        f"make one every {duration(making / processors)}"
     )

@@ -162,7 +162,7 @@ class BatchRecovery:
         if job.failures:
             return
         failed = self._failures.describe(job, "getitem", error)
-        failed.note = "each of its samples could be loaded alone"
+        failed.note = "each of its samples loads on its own"
         if self._failures.decide(job, failed, error) is Decision.RAISE:
             self._failures.raise_failure(job, failed)
         self._failures.record(job, failed, Decision.RETRY)

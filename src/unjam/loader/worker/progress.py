@@ -126,8 +126,8 @@ def check_repeats(sample: Any, position: WorkerPosition) -> None:
     """Raise if a stream that was read again gave another sample than before."""
     if position.last and sample is not None and fingerprint(sample) != position.last:
         raise CannotResumeError(
-            f"the stream does not repeat: its sample {position.yielded - 1} differs from the one before, so it cannot resume "
-            "there; give the dataset state_dict() and load_state_dict(), or seed what it draws from"
+            f"the stream is not repeatable: sample {position.yielded - 1} is not the one yielded in the earlier run, so it cannot "
+            "resume there; give the dataset state_dict() and load_state_dict(), or seed its random generators"
         )
 
 

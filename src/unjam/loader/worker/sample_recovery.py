@@ -77,7 +77,7 @@ class SampleRecovery:
             failed.replacement = job.replaced[position] = candidate
             self._failures.record(job, failed, Decision.REPLACE)
             return
-        failed.note = "nothing could be found to take its place"
+        failed.note = "no replacement was found"
         self._failures.record(job, failed, Decision.SKIP)
         job.absent.add(position)
 
@@ -121,7 +121,7 @@ class SampleRecovery:
             except StopIteration:
                 if decision is Decision.RETRY:
                     failures.raise_failure(job, failed)
-                failed.note = "its iterable ended with that"
+                failed.note = "its iterable ended there"
                 failures.record(job, failed, Decision.SKIP)
                 return True
             except BaseException as again:  # noqa: BLE001 - user code; decided above

@@ -31,10 +31,10 @@ class WorkerSpec:
     # `rng="sample"`: the seed that the samples' random numbers come from; None: they are the worker's
     sample_seed: int | None = None
     epoch: int = 0
-    # whether the generators' states are sent after each batch; and after how many batches the dataset's is
+    # whether changed generator states are sent with each batch; send the dataset's state with every n-th batch
     reports_generators: bool = True
     snapshot_every: int = 1
-    # where the worker that it replaces, or that of an earlier run, stood
+    # the position of the worker that it replaces, or of this worker in an earlier run
     start_at: WorkerPosition | None = None
     # in the training process itself, where we must not catch Ctrl-C and sys.exit()
     inline: bool = False

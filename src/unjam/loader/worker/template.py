@@ -185,18 +185,18 @@ def _descriptors() -> set[tuple[int, int, int]]:
 def _unfit(before: set[tuple[int, int, int]], *, children: bool = False) -> str:
     """Return why it is unsafe to fork workers from this process; empty if it is safe."""
     if count_threads() > 1:
-        return "importing its modules or rebuilding it started a thread"
+        return "importing the dataset's modules or rebuilding the dataset started a thread"
     new = _descriptors() - before
     if new:
         number = min(new)[0]
-        return f"importing its modules or rebuilding it opened {_name(number)}"
+        return f"importing the dataset's modules or rebuilding the dataset opened {_name(number)}"
     if children:  # our workers are children too; we cannot tell them apart
         return ""
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
         return ""
-    return "importing its modules or rebuilding it started a process"
+    return "importing the dataset's modules or rebuilding the dataset started a process"
 
 
 def _name(fd: int) -> str:
