@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import gc
 import os
+import resource
 import warnings
 import weakref
 
@@ -540,6 +541,45 @@ def test_programs_do_not_inherit_received_descriptors():
     assert not os.get_inheritable(fd)
     first.close()
     second.close()
+
+
+def test_a_frame_may_carry_many_descriptors():
+    first, second = channels()
+    with open(os.devnull) as file, open(__file__) as last:
+        first.post(Hello("many"), b"data", fds=[file.fileno()] * 450 + [last.fileno()])
+        first.post(Hello("one"), fds=[last.fileno()])
+        wanted = os.fstat(last.fileno()).st_ino
+    while len(second.arrived) < 2:
+        first.flush()
+        second.receive()
+    many, one = second.arrived
+    assert (many.message.text, many.data, len(many.fds), many.fds_lost) == ("many", b"data", 451, False)
+    assert os.fstat(many.fds[450]).st_ino == os.fstat(one.fds[0]).st_ino == wanted
+    first.close()
+    second.close()
+
+
+def test_a_frame_with_a_lost_group_of_descriptors_gets_none():
+    first, second = channels()
+    with open(os.devnull) as file:
+        first.post(Hello("many"), fds=[file.fileno()] * 450)
+        first.post(Hello("one"), fds=[file.fileno()])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = set(os.listdir("/proc/self/fd"))
+    room_for_250 = [number for number in range(2000) if str(number) not in before][250]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (room_for_250, hard))
+    try:
+        while len(second.arrived) < 2:
+            second.receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    many, one = second.arrived
+    assert many.fds_lost
+    assert not many.fds
+    assert not one.fds_lost
+    first.close()
+    second.close()
+    assert set(os.listdir("/proc/self/fd")) < before
 
 
 def test_an_interrupted_send_closes_each_descriptor_once(monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from unjam.units import duration
@@ -244,9 +244,7 @@ class Statistics:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        import dataclasses  # noqa: PLC0415 - only here
-
-        return dataclasses.asdict(self)
+        return asdict(self)
 
     def __str__(self) -> str:
         lines = [

@@ -17,20 +17,13 @@ import torch
 
 from unjam.deadlines import DEVICE_COPIES
 from unjam.errors import DeviceError
+from unjam.loader.transport.packing import SPARSE_PARTS
 from unjam.system.logs import log
 
 # cudaHostRegisterPortable: registered memory counts as pinned for every device of the process
 _PORTABLE = 1
 # cudaErrorHostMemoryAlreadyRegistered: an earlier call registered it and was then interrupted
 _ALREADY = 712
-# the methods that return the parts of a sparse tensor
-_PARTS = {
-    torch.sparse_coo: ("_indices", "_values"),
-    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-}
 _KEPT = 16  # tensors
 _POLL = 0.001  # seconds between two queries of an event
 
@@ -185,7 +178,7 @@ class StreamAccelerator(Accelerator):
         if tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested:
             tensor.record_stream(current)
             return
-        parts = _PARTS.get(tensor.layout, ())
+        parts = SPARSE_PARTS.get(tensor.layout, ())
         for name in parts:
             getattr(tensor, name)().record_stream(current)
         if not parts:

@@ -41,7 +41,6 @@ from unjam.loader.pool.worker_handle import (
     WorkerHandle,
     post,
     sample_stack,
-    send_setup,
     sentinel_of,
     take_stack,
 )
@@ -308,7 +307,7 @@ class ProcessPool(Pool):
                 self.processes.append(process)
             try:
                 # unlike later messages it must be sent, or the worker cannot start
-                send_setup(channel, message, (page_fd, stacks_fd, *fds))
+                channel.post(message, fds=(page_fd, stacks_fd, *fds))
             except ChannelClosed:
                 pass  # the worker is gone; its sentinel reports it
             except OSError as error:

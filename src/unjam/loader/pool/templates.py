@@ -16,7 +16,7 @@ from unjam.loader.ship import large_containers
 from unjam.loader.ship.large_containers import LargeContainer
 from unjam.loader.ship.process_state import ProcessState, tracker_fd
 from unjam.loader.ship.shipping import Payload
-from unjam.loader.transport.channel import MOST_FDS, Channel, pair
+from unjam.loader.transport.channel import Channel, pair
 from unjam.loader.worker import template
 from unjam.shared.share import estimate
 from unjam.system import memory
@@ -58,12 +58,8 @@ class TemplateProcess(ForkClient):
 
     def request(self, request: template.Rebuild | template.Import, fds: Sequence[int] = ()) -> template.Rebuilt:
         """Make it rebuild its data or import more modules. Raises `CannotStartError` if it does not answer."""
-        rest = list(fds)
         with self._exclusive():
-            while len(rest) > MOST_FDS:
-                self._channel.post(template.More(), fds=rest[:MOST_FDS])
-                del rest[:MOST_FDS]
-            self._ask(request, fds=rest)
+            self._ask(request, fds=fds)
             (answer,) = self._answers(1, TEMPLATE_BUILD)
         rebuilt: template.Rebuilt = answer.message
         return rebuilt

@@ -13,7 +13,7 @@ from typing import Any
 
 from unjam.deadlines import PROFILE_STACK, STACK_DUMP, Deadline
 from unjam.loader.engine.actions import Reason
-from unjam.loader.transport.channel import MOST_FDS, Channel, ChannelClosed
+from unjam.loader.transport.channel import Channel, ChannelClosed
 from unjam.loader.transport.leases import Leases
 from unjam.loader.transport.status_page import Stage, StatusPage
 from unjam.loader.transport.unpacking import PackedBatch
@@ -98,15 +98,6 @@ class SetupMessage:
         return messages.Setup(
             spec, self._process_state, manifest, has_tracker=bool(tracker), from_fork_server=self._from_fork_server
         ), fds
-
-
-def send_setup(channel: Channel, message: object, fds: tuple[int, ...]) -> None:
-    """Send the first frame, in several frames if it has too many descriptors."""
-    rest = list(fds)
-    while len(rest) > MOST_FDS:
-        channel.post(messages.Descriptors(), fds=rest[:MOST_FDS])
-        del rest[:MOST_FDS]
-    channel.post(message, fds=rest)
 
 
 def sentinel_of(process: Any) -> OwnedFd | int:

@@ -99,9 +99,7 @@ class LargeContainer:
         if len(self.dicts) and not np.array_equal(read_words(self.places, _VERSION_AT), self.versions):
             return False
         at = 0
-        for some in _in_chunks(self.lists):
-            # a long list is compared in place
-            now = some[0] if len(some) == 1 and type(some[0]) is list else gc.get_referents(*some)
+        for now in _items_in_chunks(self.lists):
             if at + len(now) > len(self.held) or not same_bytes(_items(now), _items(self.held) + 8 * at, 8 * len(now)):
                 return False
             at += len(now)
@@ -133,25 +131,24 @@ def snapshot(container: Any) -> tuple[LargeContainer, bytes] | None:
         large.versions = read_words(large.places, _VERSION_AT)
     if large.held_elsewhere():
         return None
-    for some in _in_chunks(large.lists):
-        large.held += some[0] if len(some) == 1 and type(some[0]) is list else gc.get_referents(*some)
+    large.held = list(itertools.chain.from_iterable(_items_in_chunks(large.lists)))
     large.counts = tuple(None if some is None else _counts(some) for some in (large.places, large.list_places))
     return large, file.getvalue()
 
 
-def _in_chunks(lists: list[Any]) -> Iterator[list[Any]]:
-    """Yield long lists one at a time and the others in chunks; always in the same order."""
+def _items_in_chunks(lists: list[Any]) -> Iterator[list[Any]]:
+    """Yield the items of lists and sets, always in the same order: a long list itself, the others in chunks."""
     short: list[Any] = []
     for one in lists:
         if len(one) >= LONG_LIST and type(one) is list:
-            yield [one]
+            yield one
             continue
         short.append(one)
         if len(short) == _CHUNK:
-            yield short
+            yield gc.get_referents(*short)
             short = []
     if short:
-        yield short
+        yield gc.get_referents(*short)
 
 
 def find(root: Any) -> list[Any]:

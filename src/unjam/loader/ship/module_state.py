@@ -188,7 +188,7 @@ def _state(module: types.ModuleType, pack: Pack) -> ModuleState:
         # Proxies and lazy objects run code when we inspect them.
         with _log_failure(f"{module.__name__}.{name}"):
             if _is_data(value):
-                plain |= _packed(module.__name__, {name: value}, pack)
+                plain[name] = value if type(value) in _SIMPLE else _pack(value, pack)
             elif not callable(value):
                 opaque.add(name)
     return ModuleState(plain, {k: v for k, v in classes.items() if v}, frozenset(opaque))

@@ -13,7 +13,6 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import context as mp_context
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -40,16 +39,14 @@ _LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))
 _CONNECTIONS = (socket.socket, Connection)
 
 
-@dataclass(frozen=True, slots=True)
-class SharedBytes:
-    """A piece of shared memory: the position of its descriptor, offset in it, size."""
+class Call:
+    """An object that is unpickled as the result of a function."""
 
-    place: int
-    offset: int
-    nbytes: int
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._reduced = function, arguments
 
     def __reduce__(self) -> Any:
-        return unpickling.shared_bytes, (self.place, self.offset, self.nbytes)
+        return self._reduced
 
 
 class CannotPickle(Exception):
@@ -99,10 +96,10 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
                 f"it holds {nbytes} bytes of memory that is shared between processes; a worker would get a copy"
             )
 
-    def shared(self, address: int, nbytes: int) -> SharedBytes | None:
+    def shared(self, address: int, nbytes: int) -> Call | None:
         """Return a handle to memory that other processes can write to, if we can send one."""
-        found = self.maps.descriptor(address) if self.maps.writable_shared(address) else None
-        return None if found is None else SharedBytes(self.inherit(found[0]), found[1], nbytes)
+        found = self.maps.descriptor(address)
+        return None if found is None else Call(unpickling.shared_bytes, self.inherit(found[0]), found[1], nbytes)
 
     def inherit(self, fd: int) -> int:
         """Send a descriptor along; return its position among the payload's descriptors."""
@@ -127,21 +124,19 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
         """Return the reducer for a type, and note which module the worker will need."""
         self.modules.add(kind.__module__)
         self.runs = self.runs or runs_code(kind)
-        if issubclass(kind, (type, types.FunctionType)):
-            return _note_module
-        if issubclass(kind, types.ModuleType):
-            return _note_imported_module
         for kinds, reduce in _reducers():
             if issubclass(kind, kinds):
                 return reduce
         shared = _multiprocessing_reducer(kind)
         if shared is None:
             return None
-        return (
-            functools.partial(_reduce_connection, shared)
-            if issubclass(kind, _CONNECTIONS)
-            else lambda _, obj: shared(obj)
-        )
+
+        def reduce_shared(pickler: ShippingPickler, obj: Any) -> Any:
+            if isinstance(obj, _CONNECTIONS):
+                pickler.connections.add(id(obj))
+            return shared(obj)
+
+        return reduce_shared
 
 
 class TravellingPickler(ShippingPickler):
@@ -184,11 +179,6 @@ def _multiprocessing_reducer(kind: type) -> Callable[[Any], Any] | None:
     return reduce
 
 
-def _reduce_connection(shared: Callable[[Any], Any], pickler: ShippingPickler, connection: Any) -> Any:
-    pickler.connections.add(id(connection))
-    return shared(connection)
-
-
 def _bind_to_module(function: types.FunctionType, reduced: Any) -> Any:
     """Bind a function sent by value to its module's variables, if a worker can import it.
 
@@ -202,30 +192,18 @@ def _bind_to_module(function: types.FunctionType, reduced: Any) -> Any:
     importable = file_of(module) and getattr(module, "__spec__", None) is not None
     if not importable or vars(module) is not function.__globals__ or not uses_globals(code, function.__globals__):
         return reduced
-    namespace = ModuleNamespace(str(name))
+    namespace = Call(unpickling.namespace_of, str(name))  # it imports the module
     return make, (code, namespace, *rest), (attributes, {**slots, "__globals__": {}}), *unused, restore
 
 
-class ModuleNamespace:
-    """The variables of a module; unpickling imports the module."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __reduce__(self) -> Any:
-        return unpickling.namespace_of, (self.name,)
-
-
 def _note_module(pickler: ShippingPickler, obj: Any) -> Any:
-    if isinstance(obj.__module__, str):
+    """Note the module of a class or function, or a module itself."""
+    if isinstance(obj, types.ModuleType):
+        pickler.modules.add(obj.__name__)
+    elif isinstance(obj.__module__, str):
         pickler.modules.add(obj.__module__)
         if obj.__module__ in MAIN and isinstance(obj, types.FunctionType):
             pickler.modules.update(imports_of(obj.__code__, ""))
-    return NotImplemented
-
-
-def _note_imported_module(pickler: ShippingPickler, module: types.ModuleType) -> Any:
-    pickler.modules.add(module.__name__)
     return NotImplemented
 
 
@@ -234,7 +212,7 @@ def _reduce_tensor(_: ShippingPickler, tensor: torch.Tensor) -> Any:
         return reductions.reduce_tensor(tensor)
     if tensor.requires_grad and not tensor.is_leaf:
         raise CannotPickle("it is a tensor that requires grad and is the result of a computation; call .detach() on it")
-    if type(tensor) is torch.Tensor and tensor.layout in packing.SPARSE and tensor.device.type == "cpu":
+    if type(tensor) is torch.Tensor and tensor.layout in packing.SPARSE_PARTS and tensor.device.type == "cpu":
         return packing.reduce_sparse(tensor)
     if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.device.type == "meta":
         return NotImplemented
@@ -249,7 +227,7 @@ def _reduce_storage(pickler: ShippingPickler, storage: torch.UntypedStorage) -> 
     if storage.device.type != "cpu":
         return NotImplemented
     if storage.nbytes() == 0:
-        return unpickling.storage_of, (b"",)
+        return torch.UntypedStorage, (0,)
     if storage.is_shared():
         return reductions.reduce_storage(storage)
     shared = pickler.shared(storage.data_ptr(), storage.nbytes())
@@ -352,7 +330,7 @@ def _reduce_archive(_: ShippingPickler, archive: Any) -> Any:
     if not isinstance(name, str) or not os.path.isfile(name):
         return NotImplemented
     options = {"allow_pickle": archive.allow_pickle, "max_header_size": getattr(archive, "max_header_size", 10_000)}
-    return unpickling.archive_of, (os.path.abspath(name), options)
+    return functools.partial(np.load, **options), (os.path.abspath(name),)
 
 
 def _reduce_cached(_: ShippingPickler, function: Any) -> Any:
@@ -374,6 +352,7 @@ def _reduce_handle(_: ShippingPickler, handle: PerWorker) -> Any:
 @functools.cache
 def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]:
     reducers: list[tuple[Any, Callable[[ShippingPickler, Any], Any]]] = [
+        ((type, types.FunctionType, types.ModuleType), _note_module),
         (torch.Tensor, _reduce_tensor),
         (torch.UntypedStorage, _reduce_storage),
         (torch.storage.TypedStorage, _reduce_typed),

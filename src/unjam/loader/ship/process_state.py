@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from multiprocessing import process, resource_tracker
 from typing import Any, Literal
@@ -70,7 +71,7 @@ class ProcessState:
             log_levels=_log_levels(),
             log_disable=logging.root.manager.disable,
             log_handlers=_log_handlers(),
-            torch=_torch_flags(),
+            torch=_torch_settings(),
             numpy_errors=dict(np.geterr()),
             authkey=bytes(process.current_process().authkey),
             parent_name=process.current_process().name,
@@ -206,37 +207,36 @@ def _apply_logging(levels: dict[str, int], plans: list[HandlerPlan]) -> None:
     _leveled.update(levels)
 
 
-def _torch_flags() -> dict[str, Any]:
-    return {
-        "dtype": torch.get_default_dtype(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "fill": _deterministic.fill_uninitialized_memory,
-        "precision": torch.get_float32_matmul_precision(),
-        "grad": torch.is_grad_enabled(),
-        "sharing": torch.multiprocessing.get_sharing_strategy(),
-        "warn_always": torch.is_warn_always_enabled(),
-        "print": torch_private.print_options(),
-    }
+def _set_deterministic(wanted: tuple[bool, bool]) -> None:
+    torch_private.set_deterministic(wanted[0], warn_only=wanted[1])
 
 
-def _apply_torch(flags: dict[str, Any]) -> None:
-    """Set only flags that differ, because some of torch's setters import much of torch."""
-    here = _torch_flags()
-    changed = {name: value for name, value in flags.items() if here[name] != value}
-    if "dtype" in changed:
-        torch.set_default_dtype(flags["dtype"])
-    if changed.keys() & {"deterministic", "warn_only"}:
-        torch_private.set_deterministic(flags["deterministic"], warn_only=flags["warn_only"])
-    if "fill" in changed:
-        _deterministic.fill_uninitialized_memory = flags["fill"]
-    if "precision" in changed:
-        torch.set_float32_matmul_precision(flags["precision"])
-    if "grad" in changed:
-        torch.set_grad_enabled(flags["grad"])
-    if "sharing" in changed:
-        torch.multiprocessing.set_sharing_strategy(flags["sharing"])
-    if "warn_always" in changed:
-        torch.set_warn_always(flags["warn_always"])
-    if "print" in changed:
-        torch.set_printoptions(**flags["print"])
+def _set_fill(wanted: bool) -> None:  # noqa: FBT001 - called with each setting's value
+    _deterministic.fill_uninitialized_memory = wanted
+
+
+# torch's settings: what reads each, and what sets it
+_TORCH_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "deterministic": (
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        _set_deterministic,
+    ),
+    "fill": (lambda: _deterministic.fill_uninitialized_memory, _set_fill),
+    "precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "grad": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "sharing": (torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy),
+    "warn_always": (torch.is_warn_always_enabled, torch.set_warn_always),
+    "print": (torch_private.print_options, lambda options: torch.set_printoptions(**options)),
+}
+
+
+def _torch_settings() -> dict[str, Any]:
+    return {name: read() for name, (read, _) in _TORCH_SETTINGS.items()}
+
+
+def _apply_torch(settings: dict[str, Any]) -> None:
+    """Set only what differs, because some of torch's setters import much of torch."""
+    for name, (read, write) in _TORCH_SETTINGS.items():
+        if read() != settings[name]:
+            write(settings[name])

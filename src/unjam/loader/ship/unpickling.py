@@ -53,8 +53,6 @@ def namespace_of(module: str) -> dict[str, Any]:
 
 def storage_of(memory: Any) -> torch.UntypedStorage:
     """Return a storage over memory of the payload."""
-    if not memoryview(memory):
-        return torch.UntypedStorage(0)
     view = memoryview(memory)
     return torch.frombuffer(bytearray(view) if view.readonly else view, dtype=torch.uint8).untyped_storage()
 
@@ -101,11 +99,6 @@ def memmap_of(
     # as_strided keeps `raw`, and so the mapping, alive as its base.
     array = np.lib.stride_tricks.as_strided(raw[: dtype.itemsize].view(dtype), shape, strides, subok=True)
     return array.view(kind)
-
-
-def archive_of(path: str, options: dict[str, Any]) -> Any:
-    """Open a numpy archive."""
-    return np.load(path, **options)
 
 
 def windows_of(memory: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:

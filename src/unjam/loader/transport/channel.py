@@ -28,13 +28,13 @@ from typing import Any
 
 from unjam.deadlines import Deadline
 
-_HEADER = struct.Struct("<IQBB")
+_HEADER = struct.Struct("<IQHB")
 _CHUNK = 1 << 16
 # stands for the descriptors of a frame that could not be received
 _LOST = -1
 # data up to this size is sent with its header, in one call
 _SMALL = 1 << 14
-# descriptors that one frame may carry; the kernel's own limit is 253
+# descriptors that one call may send; the kernel's own limit is 253
 MOST_FDS = 200
 _ANCILLARY = socket.CMSG_SPACE(MOST_FDS * struct.calcsize("i"))
 # programs that this process starts must not inherit the descriptors that it receives
@@ -113,7 +113,13 @@ class Channel:
             for copy in copies:
                 os.close(copy)
             raise
-        self._outbox.append((memoryview(head), array.array("i", copies) if copies else None, copies))
+        view = memoryview(head)
+        while len(copies) > MOST_FDS:
+            # one byte of the frame carries each full group of descriptors
+            group, copies = copies[:MOST_FDS], copies[MOST_FDS:]
+            self._outbox.append((view[:1], array.array("i", group), group))
+            view = view[1:]
+        self._outbox.append((view, array.array("i", copies) if copies else None, copies))
         if data:
             self._outbox.append((memoryview(data), None, []))
         self.flush()
@@ -216,10 +222,18 @@ class Channel:
             del inbox[:at]
 
     def _take(self, count: int) -> list[int]:
-        if self._fds and self._fds[0] == _LOST:
-            self._fds.popleft()
-            return []
-        return [self._fds.popleft() for _ in range(min(count, len(self._fds)))]
+        """Return the descriptors of a frame, or none if a group of them is lost."""
+        taken: list[int] = []
+        lost = False
+        for left in range(count, 0, -MOST_FDS):
+            if self._fds and self._fds[0] == _LOST:
+                self._fds.popleft()
+                lost = True
+            else:
+                taken += [self._fds.popleft() for _ in range(min(left, MOST_FDS, len(self._fds)))]
+        while lost and taken:
+            os.close(taken.pop())
+        return taken
 
     def _message(self, number: int, fields: Any) -> Any:
         kind = self._language[number]

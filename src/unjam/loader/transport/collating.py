@@ -124,11 +124,9 @@ def _collate_sequences(batch: Any, *, collate_fn_map: Any = None) -> Any:
     first = batch[0]
     if type(first) is not list and type(first) is not tuple:
         return _collate_subclass(batch, collate_fn_map)
-    size = len(first)
-    kinds = set(map(type, batch))
-    if not (kinds <= {list, tuple} or all(issubclass(kind, (list, tuple)) for kind in kinds)) or set(
-        map(len, batch)
-    ) != {size}:
+    if not all(issubclass(kind, (list, tuple)) for kind in set(map(type, batch))) or set(map(len, batch)) != {
+        len(first)
+    }:
         raise RuntimeError("sequences of different lengths, or other things among sequences, in one batch")
     return [private.collate(parts, collate_fn_map=collate_fn_map) for parts in zip(*batch, strict=True)]
 

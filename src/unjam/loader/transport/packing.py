@@ -102,7 +102,7 @@ class _Sink:
                 "a batch holds a tensor that requires grad and is the result of a computation; the graph behind it "
                 "cannot cross the process border: call .detach() on it, or compute it in the training process"
             )
-        if tensor.layout in SPARSE:
+        if tensor.layout in SPARSE_PARTS:
             return reduce_sparse(tensor)
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
             return NotImplemented
@@ -141,7 +141,7 @@ class _Sink:
         if storage.device.type != "cpu":
             return NotImplemented
         if storage.nbytes() == 0:
-            return unpacking.rebuild_empty_storage, ()
+            return torch.UntypedStorage, (0,)
         return unpacking.rebuild_storage, self._storage_at(storage)
 
     def _storage_at(self, storage: torch.UntypedStorage) -> tuple[int, int]:
@@ -157,19 +157,21 @@ class _Sink:
         return offset, length
 
 
-SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+# By layout, the methods that return the parts of a sparse tensor; the public ones of COO need a coalesced tensor.
+_COMPRESSED_ROWS = ("crow_indices", "col_indices", "values")
+_COMPRESSED_COLUMNS = ("ccol_indices", "row_indices", "values")
+SPARSE_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: _COMPRESSED_ROWS,
+    torch.sparse_bsr: _COMPRESSED_ROWS,
+    torch.sparse_csc: _COMPRESSED_COLUMNS,
+    torch.sparse_bsc: _COMPRESSED_COLUMNS,
+}
 
 
 def reduce_sparse(tensor: torch.Tensor) -> Any:
     """Reduce to its parts; torch's own way keeps sparse tensors alive until the next torch.load."""
-    parts: tuple[torch.Tensor, ...]
-    if tensor.layout is torch.sparse_coo:
-        parts = tensor._indices(), tensor._values()  # noqa: SLF001 - the public ones need a coalesced tensor
-    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        parts = tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    else:
-        parts = tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-    parts = tuple(part.detach() for part in parts)
+    parts = tuple(getattr(tensor, part)().detach() for part in SPARSE_PARTS[tensor.layout])
     coalesced = tensor.is_coalesced() if tensor.layout is torch.sparse_coo else None
     return unpacking.rebuild_sparse, (tensor.layout, parts, tuple(tensor.shape), coalesced, tensor.requires_grad)
 

@@ -121,10 +121,7 @@ class Arena:
 
     def lift(self) -> bytes:
         """Return the filling's bytes, to send through the channel; the slot stays free."""
-        if self._current is None:
-            self._open = False
-            return b""
-        data = bytes(memoryview(self._owner).cast("B")[: self.used])
+        data = b"" if self._current is None else bytes(memoryview(self._owner).cast("B")[: self.used])
         self.discard()
         return data
 
@@ -158,9 +155,8 @@ class Arena:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _reset(self) -> None:
-        for slot in (self._current, *self._outgrown):
-            if slot is not None and self._owner is not None:
-                slot.alias = slot.alias if slot is not self._current else weakref.ref(self._owner)
+        if self._current is not None:
+            self._current.alias = weakref.ref(self._owner)
         self._owner = None
         self._current = None
         self._outgrown.clear()
@@ -178,8 +174,8 @@ class Arena:
         return start
 
     def _take(self, slot: Slot) -> None:
-        self._current = slot
         self._owner = slot.memory.owner()
+        self._current = slot
 
     def _grow(self, nbytes: int) -> None:
         """Continue in a larger slot; copy the bytes so far to the same offsets."""

@@ -141,11 +141,6 @@ def rebuild_storage(offset: int, nbytes: int) -> torch.UntypedStorage:
     return torch.frombuffer(_memory.owner, dtype=torch.uint8, count=nbytes, offset=offset).untyped_storage()
 
 
-def rebuild_empty_storage() -> torch.UntypedStorage:
-    """Return an empty storage."""
-    return torch.UntypedStorage(0)
-
-
 def rebuild_typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
     """Return torch's older, typed storage over a plain one."""
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

@@ -51,19 +51,14 @@ STACK_SIGNAL = signal.SIGUSR2
 def run(sock: socket.socket | int, worker_input: WorkerInput | None) -> None:
     """Run a worker. `worker_input` is inherited by fork; if None, it comes with the setup message."""
     channel = Channel(socket.socket(fileno=sock) if isinstance(sock, int) else sock, messages.MESSAGE_TYPES)
-    fds: list[int] = []
     try:
         first = _await(channel)
-        while isinstance(first.message, messages.Descriptors):
-            fds += first.fds
-            first = _await(channel)
     except ChannelClosed:
         return
     setup: messages.Setup = first.message
-    fds += first.fds
-    worker = Worker(setup.spec, channel, fds[:2])
+    worker = Worker(setup.spec, channel, first.fds[:2])
     try:
-        worker.prepare(setup, worker_input, fds[2:])
+        worker.prepare(setup, worker_input, first.fds[2:])
         worker.serve()
     except ChannelClosed:
         pass  # the parent closed the channel

@@ -33,11 +33,6 @@ class Setup:
     from_fork_server: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptors:
-    """Descriptors that do not fit into one frame; the next frame carries the rest."""
-
-
 @dataclass(slots=True)
 class BatchRequest:
     """One batch to make: its number over all epochs and its number in this epoch.
@@ -201,7 +196,6 @@ class Goodbye:
 # every message between a parent and its worker
 MESSAGE_TYPES = (
     Setup,
-    Descriptors,
     BatchRequest,
     BeginEpoch,
     PolicyAnswer,

@@ -42,11 +42,6 @@ from unjam.system import memory
 
 
 @dataclass(frozen=True, slots=True)
-class More:
-    """Descriptors that did not fit into the next message."""
-
-
-@dataclass(frozen=True, slots=True)
 class Rebuild:
     """What to rebuild.
 
@@ -80,7 +75,7 @@ class Rebuilt:
     imported: tuple[str, ...] = ()
 
 
-MESSAGE_TYPES = (More, Rebuild, Import, Rebuilt, Fork, Forked, NotForked)
+MESSAGE_TYPES = (Rebuild, Import, Rebuilt, Fork, Forked, NotForked)
 
 
 class Template(Forker):
@@ -91,28 +86,23 @@ class Template(Forker):
     def __init__(self, fd: int, worker_main: Any) -> None:
         super().__init__(fd, MESSAGE_TYPES)
         self._worker_main = worker_main
-        self._fds: list[int] = []
 
     def _handle(self, frame: Frame) -> None:
         match frame.message:
-            case More():
-                self._fds += frame.fds
-                frame.fds.clear()
             case Rebuild() as request:
-                self._fds += frame.fds
-                frame.fds.clear()
-                self._rebuild(request)
+                fds, frame.fds = frame.fds, []
+                self._rebuild(request, fds)
             case Import(modules):
                 self._import(modules)
             case Fork(worker):
                 self._fork_worker(frame, worker)
 
-    def _rebuild(self, request: Rebuild) -> None:
+    def _rebuild(self, request: Rebuild, fds: list[int]) -> None:
         before, modules = _descriptors(), set(sys.modules)
         unfit = ""
         gc.disable()  # rebuilding makes no garbage, and collections would take longer than the rebuilding
         try:
-            self._load(request, self._fds)
+            self._load(request, fds)
         except BaseException as error:  # noqa: BLE001 - imports the program's own modules
             # The same error is raised again, and reported, in a worker.
             unfit = f"rebuilding it raised {type(error).__name__}: {error}"[:500]
