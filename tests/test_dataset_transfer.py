@@ -436,7 +436,7 @@ def test_a_dataset_too_large_for_a_second_copy_is_forked(monkeypatch, caplog):
     loader = unjam.DataLoader(Holds(np.ones(200_000), lambda a, i: float(a[i])), batch_size=None, num_workers=1)
     with caplog.at_level(logging.WARNING, "unjam"):
         assert list(loader) == [1.0] * 4
-    assert "a second copy would not fit" in caplog.text
+    assert "a second copy would leave too little memory" in caplog.text
     assert loader._state.payloads.payload is None
     monkeypatch.setattr(starting, "_fork_is_safe", lambda: False)
     assert list(loader) == [1.0] * 4, "where fork is not safe it is sent all the same"

@@ -313,7 +313,7 @@ def test_a_permanently_suspended_worker_is_replaced():
 
 def test_silence_is_explained(caplog, tmp_path):
     made = make(Faults("getitem", "hang", at=1), warn_after=0.3, timeout=5)
-    with pytest.raises(RuntimeError, match=r"timed out after 5 seconds: for .* loading sample 1 ") as caught:
+    with pytest.raises(RuntimeError, match=r"timed out after 5 seconds: .* loading sample 1 ") as caught:
         list(made)
     assert "in wait" in str(caught.value)
     said = [record.getMessage() for record in caplog.records if "no progress" in record.getMessage()]
