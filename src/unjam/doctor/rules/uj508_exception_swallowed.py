@@ -58,7 +58,7 @@ def detect(case: Case) -> Finding | None:
                 f"sample {hidden[0].index}: {error} at {Place(file, int(line))}",
                 f"caught at {quoted(place)}, which {done}",
                 *(
-                    (f"{sum(s.none for s in alone.samples)} samples are None",)
+                    (f"{count(sum(s.none for s in alone.samples), 'sample')} returned as None",)
                     if any(s.none for s in alone.samples)
                     else ()
                 ),

@@ -61,13 +61,6 @@ def gather(records: RunRecords, settings: Settings) -> RunFacts:
     )
 
 
-def at_end_of_fork(settings: Settings) -> None:
-    """Register `close` in a process that multiprocessing forked: it skips atexit handlers."""
-    from multiprocessing import util  # noqa: PLC0415 - rare
-
-    util.Finalize(None, close, args=(settings,), exitpriority=-1000)
-
-
 def _is_worker() -> bool:
     """Whether this process is a data worker; then its parent writes the report."""
     from torch.utils.data import get_worker_info  # noqa: PLC0415 - torch is imported by now

@@ -10,6 +10,7 @@ import time
 import weakref
 from array import array
 from collections import Counter, deque
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -99,9 +100,8 @@ class Record:
     calls: the calls in user code that led to its creation, the innermost first.
     """
 
-    def __init__(self, loader: Any, calls: tuple[Call, ...], settings: Settings, thread_waits: ThreadWaits) -> None:
-        self._settings = settings
-        self._thread_waits = thread_waits
+    def __init__(self, loader: Any, calls: tuple[Call, ...], records: RunRecords) -> None:
+        self._records = records
         self._nanoseconds_by_thread: Counter[int] = Counter()  # nanoseconds that each thread waited
         self.calls = calls
         self.kind, self.dataset = type(loader).__name__, type(loader.dataset).__qualname__
@@ -122,7 +122,7 @@ class Record:
         self.starts = array("q")
         self._since = 0
         self.failures: Counter[str] = Counter()
-        self.stop_after = settings.stop_after
+        self.stop_after = records.settings.stop_after
         self.memory_read_at = 0
         self._memory: deque[tuple[int, int, int]] = deque(maxlen=MOST_READINGS)
         self._iterator: Any = None
@@ -132,7 +132,7 @@ class Record:
     def add_wait(self, asked: int, got: int) -> None:
         """Add the time that the calling thread waited for a batch."""
         self._nanoseconds_by_thread[threading.get_ident()] += got - asked
-        self._thread_waits.add(asked, got)
+        self._records.thread_waits.add(asked, got)
 
     def read_memory(self, now: int) -> None:
         """Record the private memory of each worker: resident pages that are not shared."""
@@ -146,9 +146,7 @@ class Record:
 
     def stop(self) -> None:
         """Write the reports and end the program: it has run for enough batches."""
-        from unjam.doctor.run import closing  # noqa: PLC0415 - rare
-
-        closing.close(self._settings)
+        self._records.close(self._records.settings)
         os._exit(0)
 
     @property
@@ -172,7 +170,7 @@ class Record:
         from unjam.loader.state import recorder_of  # noqa: PLC0415 - torch is imported by now
 
         recorder = recorder_of(loader)
-        if recorder is not None and not self._settings.observe:
+        if recorder is not None and not self._records.settings.observe:
             recorder.tap, recorder.copies.tap, self.note = self.delivered, self.copied, ""
             if recorder not in self.recorders:
                 self.recorders.append(recorder)
@@ -214,7 +212,7 @@ class Record:
             at = took.index(longest)
             slowest = str(indices[at])[:40] if samples == len(indices) and indices[at] is not None else ""
             worker = self._worker_numbers[pid] if pid else -1
-            kept = tuple(stamps[1 : samples + 1]) if self._settings.trace else ()
+            kept = tuple(stamps[1 : samples + 1]) if self._records.settings.trace else ()
             self._made.append(
                 TimedBatch(
                     worker,
@@ -259,7 +257,7 @@ class Record:
             starts=tuple(one / 1e9 for one in self.starts),
             waited=seconds.get("waited", 0.0),
             trained=seconds.get("trained", 0.0),
-            in_helper_thread=self._nanoseconds_by_thread[self._thread_waits.trainer() or 0] * 2
+            in_helper_thread=self._nanoseconds_by_thread[self._records.thread_waits.trainer() or 0] * 2
             < sum(self._nanoseconds_by_thread.values()),
             waits=tuple(self.waits),
             made=tuple(made),
@@ -282,11 +280,11 @@ class Record:
         totals: Counter[str] = Counter()
         made: list[TimedBatch] = []
         for seed in dict.fromkeys(self._seeds):
-            for worker, path in batch_file.of_seed(self._settings.folder, seed):
+            for worker, path in batch_file.of_seed(self._records.settings.folder, seed):
                 summed, its = batch_file.read(path, worker)
                 if not self._made_in_use(its):
                     continue  # written for another loader with the same seed
-                made += batch_file.with_samples(its, path) if self._settings.trace else its
+                made += batch_file.with_samples(its, path) if self._records.settings.trace else its
                 totals.update(sampling=summed.fetching, collating=summed.collating)
         known = {
             "samples": self.samples,
@@ -373,6 +371,8 @@ class RunRecords:
         self._records: ByIdentity[Record] = ByIdentity()
         self.all: list[Record] = []
         self.thread_waits = ThreadWaits()
+        # writes the reports; `replace_loader` sets it
+        self.close: Callable[[Settings], None] = lambda _: None
 
     @classmethod
     def here(cls, settings: Settings) -> RunRecords:
@@ -389,15 +389,16 @@ class RunRecords:
     def of(self, loader: Any) -> Record:
         """Return the record of a loader; the first call creates it."""
         if self.pid != os.getpid():  # we are in a fork: a rank, or a worker that uses a loader
-            from unjam.doctor.run import closing  # noqa: PLC0415 - rare
+            from multiprocessing import util  # noqa: PLC0415 - rare
 
-            calls = self._calls
+            calls, close = self._calls, self.close
             self.__init__(self.settings)  # type: ignore[misc] # in place: patches use this object
-            self._calls = calls
-            closing.at_end_of_fork(self.settings)
+            self._calls, self.close = calls, close
+            # a process that multiprocessing forked skips atexit handlers
+            util.Finalize(None, close, args=(self.settings,), exitpriority=-1000)
         record = self._records.get(loader)
         if record is None:
-            record = Record(loader, self._calls.get(loader) or (), self.settings, self.thread_waits)
+            record = Record(loader, self._calls.get(loader) or (), self)
             # for the user, loaders created at the same line by the same calls are the same loader
             same = next((one for one in self.all if one.calls and one.key == record.key), None)
             record = same or record

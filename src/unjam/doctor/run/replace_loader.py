@@ -12,7 +12,7 @@ import time
 from types import ModuleType
 from typing import Any
 
-from unjam.doctor.run import timed_fetchers
+from unjam.doctor.run import closing, timed_fetchers
 from unjam.doctor.run.patches import PATCHES
 from unjam.doctor.run.records import Record, RunRecords
 from unjam.doctor.run.settings import Settings
@@ -26,9 +26,8 @@ def replace_loader(module: ModuleType, settings: Settings) -> None:
 
     We don't wrap functions in which torch warns: warning filters match the module of the caller.
     """
-    from unjam.doctor.run import closing  # noqa: F401, PLC0415 - at exit we look for it
-
     records = RunRecords.here(settings)
+    records.close = closing.close
     loader = module.DataLoader
     get_iterator, iterate = loader._get_iterator, loader.__iter__  # noqa: SLF001 - torch's names
 

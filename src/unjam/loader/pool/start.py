@@ -220,12 +220,13 @@ class _RenewableTemplate:
     def __call__(self) -> ForkClient:
         if self._template is None or not self._template.usable:
             self._template = self._cache.template(self._payload, self._threads)
-            # the workers' setup messages depend on what the first template held
+            # The workers' setup messages depend on what the first template held. Another epoch may have
+            # other containers by now. The same ones are sent again, in new `LargeContainer` objects.
             whole, containers = self._held
             if (
                 self._template is None
                 or self._template.whole is not whole
-                or list(map(id, self._template.containers)) != list(map(id, containers))
+                or [id(one.container) for one in self._template.containers] != [id(one.container) for one in containers]
             ):
                 raise CannotStartError(
                     f"the template process of these workers is gone and cannot be replaced: {self._cache.reason}"

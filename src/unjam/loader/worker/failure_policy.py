@@ -19,6 +19,7 @@ from unjam.loader.transport.status_page import SINCE, STOP, Stage
 from unjam.loader.worker.exceptions import add_notes, record, without_frames
 from unjam.loader.worker.job import BatchJob, Interrupted, RaiseFailure, SampleFailure
 from unjam.loader.worker.spec import WorkerSpec
+from unjam.units import duration
 
 
 class FatalSample(Exception):
@@ -104,7 +105,7 @@ class FailurePolicy:
             return failed
         failed.key = self._key_of(failed)
         where = place(failed.index, job.number, self.spec.number, yielded=yielded, indices=indices)
-        how = f"in {stage}, {failed.seconds:.2f} s after it began" + (f", try {tries}" if tries > 1 else "")
+        how = f"in {stage}, {duration(failed.seconds)} after it began" + (f", try {tries}" if tries > 1 else "")
         notes = (where, *extra, *((f"named {failed.key} in the dataset",) if failed.key else ()), how)
         failed.exception = self._keep(error, notes)
         return failed
