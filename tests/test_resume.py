@@ -520,7 +520,7 @@ def test_a_sampler_with_a_changed_order_is_reported():
     list(itertools.islice(iter(loader), 3))
     other = DataLoader(data, batch_size=4, sampler=Unseeded(data))
     other.load_state_dict(loader.state_dict())
-    with pytest.warns(UnjamWarning, match="other indices than before"):
+    with pytest.warns(UnjamWarning, match="different indices than before"):
         iter(other)
 
 

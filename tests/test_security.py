@@ -718,7 +718,7 @@ def test_why_output_is_sanitised(tmp_path):
         process.stdout.close()
     assert "sleeps" in shown.stdout
     assert stat.S_IMODE(page.stat().st_mode) == stat.S_IMODE(dump.stat().st_mode) == 0o600
-    assert "before you give it away" in shown.stderr
+    assert "before you share it" in shown.stderr
     for text in (shown.stdout, shown.stderr, as_json.stdout, dump.read_text(), page.read_text()):
         assert_safe(text)
         assert SECRET not in text
@@ -847,7 +847,7 @@ def test_reports_are_written_only_to_safe_targets(open_folder):
         write_report(str(open_folder / "second"), "y")
     fifo = open_folder / "fifo"
     os.mkfifo(fifo)
-    with pytest.raises(OSError, match="nobody reads"):
+    with pytest.raises(OSError, match="no process reads"):
         write_report(str(fifo), "y")
     read, write = os.pipe()
     write_report(f"/dev/fd/{write}", "into a pipe")
@@ -889,7 +889,7 @@ def test_one_bad_line_does_not_stop_errors(tmp_path):
         assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
     assert found["incidents"] == 3
-    assert found["strange"] == len(bad) + 1
+    assert found["unreadable"] == len(bad) + 1
     assert f"{len(bad) + 1} lines could not be read" in command("errors", log).stdout
     assert command("errors", "/dev/zero").returncode == 2
 

@@ -87,7 +87,7 @@ def check(
         typer.Option(help="Only test whether the loaders work on this pool, with one worker: ray.", show_default=False),
     ] = "",
     evidence: Annotated[
-        Path | None, typer.Option(help="Write all recorded facts as JSON, and a short summary beside it.")
+        Path | None, typer.Option(help="Write all recorded facts as JSON, and a short summary next to it.")
     ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Also report which lines take the time.")] = False,
 ) -> None:
@@ -447,7 +447,7 @@ def _check_folders(*paths: Path | None) -> None:
 def _check_evidence(path: Path | None) -> None:
     if path is not None and (str(path) == "-" or path.suffix == ".md"):
         _stop(
-            f"--evidence: {path} is not the name of a JSON file; the summary is written beside it, with the suffix .md"
+            f"--evidence: {path} is not the name of a JSON file; the summary is written next to it, with the suffix .md"
         )
 
 

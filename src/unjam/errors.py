@@ -11,7 +11,7 @@
         |                        TimeoutError
         +-- LoaderTimeoutError   RuntimeError   no batch arrived within the loader's `timeout`
         +-- LockTimeoutError     TimeoutError   an `interprocess_lock` was not free in time
-        +-- CannotResumeError    RuntimeError   a state cannot be taken, or a loader cannot go on from it
+        +-- CannotResumeError    RuntimeError   a state cannot be saved, or a loader cannot resume from it
         +-- DeviceError          RuntimeError   a batch could not be made on `device`
         +-- ClusterError         RuntimeError   the cluster of `pool` has no place for a worker
         +-- TooManyErrorsError   RuntimeError   more samples failed than `max_errors` allows
@@ -72,7 +72,7 @@ class SampleTimeoutError(UnjamError, RuntimeError, TimeoutError):
 
 
 class CannotResumeError(UnjamError, RuntimeError):
-    """A state cannot be taken, or a loader cannot go on from it."""
+    """A state cannot be saved, or a loader cannot resume from it."""
 
 
 class ClusterError(UnjamError, RuntimeError):

@@ -10,7 +10,7 @@ Items are written in the most compact layout that fits all of them:
 - items: anything. Plain values are written with `marshal`, everything else with `pickle`.
 
 Classes and functions that no other program can import are not stored in each item: they are side
-objects, kept once beside the items.
+objects, kept once next to the items.
 
 The values of a record are stored together and not in one column per key, because a record is read
 as a whole. In our measurements this is faster, and `marshal` is faster than pyarrow's scalars.

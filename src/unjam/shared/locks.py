@@ -245,7 +245,7 @@ def _start_time(pid: int) -> str:
 def interprocess_lock(path: str | os.PathLike[str] | None = None, *, timeout: float = 60.0) -> InterprocessLock:
     """A lock between processes, for example if several of them write one file: `with lock: ...`.
 
-    path: the file to protect, or any other path. The lock's own file is beside it, with `.lock` at
+    path: the file to protect, or any other path. The lock's own file is next to it, with `.lock` at
         the end. All processes that give the same path share the lock. None: a new lock, for this
         process and those that receive it by fork or pickle.
     timeout: seconds that `acquire` waits before a `LockTimeoutError` names the holder.

@@ -101,7 +101,7 @@ def write_report(path: str, text: str) -> None:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         if error.errno == errno.ENXIO:
-            raise UnsafeFileError(errno.ENXIO, "it is a pipe that nobody reads", path) from error
+            raise UnsafeFileError(errno.ENXIO, "it is a pipe that no process reads", path) from error
         if error.errno not in (errno.ELOOP, errno.EMLINK):
             raise
         if os.lstat(path).st_uid not in (os.geteuid(), 0):

@@ -222,6 +222,6 @@ def show(found: Groups, kinds: Iterable[str], console: Console) -> None:
         console.print(table)
         console.print()
     if found.unreadable:
-        console.print(f"{found.unreadable} lines could not be read")
+        console.print(f"{found.unreadable:,} {'line' if found.unreadable == 1 else 'lines'} could not be read")
     if found.ungrouped:
         console.print(f"{found.ungrouped} entries are not in any group: there are more than {MAX_GROUPS:,} groups")

@@ -28,7 +28,7 @@ from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.units import duration
 
-RULE = Rule("UJ206", "queue-nobody-serves", symptom="frozen")
+RULE = Rule("UJ206", "queue-not-served", symptom="frozen")
 
 
 NAMES = (PoolWaitsForItself, ProducerNeverEnds)
