@@ -465,7 +465,7 @@ def test_the_odd_shape_is_reported_before_the_autograd_graph():
             return torch.zeros(5 if index == 2 else 4, requires_grad=True)
 
     for workers in (0, 1):
-        with pytest.raises(RuntimeError, match=r"sample 2 is Tensor of shape \[5\]"):
+        with pytest.raises(RuntimeError, match=r"sample 2 is a Tensor of shape \[5\]"):
             list(DataLoader(Grows(), 4, num_workers=workers))
 
 

@@ -426,24 +426,30 @@ def by_torch(dataset, workers):
 
 ODD = {
     "none": (None, "sample 6 is None"),
-    "none inside": ({"x": torch.zeros(4), "y": None}, r"sample 6 holds None at \['y'\]; the other 3 hold a number"),
+    "none inside": (
+        {"x": torch.zeros(4), "y": None},
+        r"sample 6 has None at \['y'\]; each of the other 3 has a number",
+    ),
     "ragged": (
         {"x": torch.zeros(5), "y": 1},
-        r"sample 6 holds Tensor of shape \[5\] and dtype float32 at \['x'\]; the other 3 hold Tensor of shape \[4\]",
+        r"sample 6 has a Tensor of shape \[5\] and dtype float32 at \['x'\]; each of the other 3 has a Tensor of shape \[4\]",
     ),
     "dtype": (
         {"x": torch.zeros(4).double(), "y": 1},
-        r"sample 6 holds .*float64 at \['x'\]; the other 3 hold .*float32",
+        r"sample 6 has .*float64 at \['x'\]; each of the other 3 has .*float32",
     ),
-    "type": ({"x": "a word", "y": 1}, r"sample 6 holds a str at \['x'\]"),
+    "type": ({"x": "a word", "y": 1}, r"sample 6 has a str at \['x'\]"),
     "missing key": (
         {"x": torch.zeros(4)},
-        r"sample 6 is a dict with keys 'x'; the other 3 are a dict with keys 'x', 'y'",
+        r"sample 6 is a dict with keys 'x'; each of the other 3 is a dict with keys 'x', 'y'",
     ),
-    "more keys": ({"x": torch.zeros(4), "y": 1, "z": 2}, r"sample 6 is a dict with keys 'x', 'y', 'z'; the other 3"),
-    "another kind": ([1, 2], r"sample 6 is a sequence of length 2; the other 3 are a dict"),
-    "an object": ({"x": Path("a"), "y": 1}, r"sample 6 holds a pathlib.*PosixPath at \['x'\]"),
-    "array": ({"x": np.zeros(4, "float32"), "y": 1}, r"sample 6 holds ndarray of shape \[4\]"),
+    "more keys": (
+        {"x": torch.zeros(4), "y": 1, "z": 2},
+        r"sample 6 is a dict with keys 'x', 'y', 'z'; each of the other 3",
+    ),
+    "another kind": ([1, 2], r"sample 6 is a sequence of length 2; each of the other 3 is a dict"),
+    "an object": ({"x": Path("a"), "y": 1}, r"sample 6 has a pathlib.*PosixPath at \['x'\]"),
+    "array": ({"x": np.zeros(4, "float32"), "y": 1}, r"sample 6 has an ndarray of shape \[4\]"),
 }
 
 

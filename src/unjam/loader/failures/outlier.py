@@ -36,11 +36,12 @@ class Outlier:
         """Describe it in words; `names`: the samples' names by position."""
         who = f"the sample at position {self.place} of the batch" if iterable else names[self.place]
         at = f" at {self.where}" if self.where else ""
-        text = f"{who} {'holds' if self.where else 'is'} {self.has}{at}"
-        if self.usual and len(self.others) == 1 and not iterable:
-            text += f"; {names[self.others[0]]} {'holds' if self.where else 'is'} {self.usual}"
-        elif self.usual:
-            text += f"; the other {len(self.others)} {'hold' if self.where else 'are'} {self.usual}"
+        verb = "has" if self.where else "is"
+        text = f"{who} {verb} {self.has}{at}"
+        if self.usual:
+            alone = len(self.others) == 1 and not iterable
+            rest = names[self.others[0]] if alone else f"each of the other {len(self.others)}"
+            text += f"; {rest} {verb} {self.usual}"
         return f"{text} ({self.how})" if self.how else text
 
 
@@ -110,7 +111,9 @@ def describe(leaf: Any) -> str:
             sizes = ", ".join(str(int(size)) for size in shape)
         except (TypeError, ValueError, RuntimeError):
             sizes = str(shape)
-        return f"{type(leaf).__name__} of shape [{sizes}] and dtype {str(dtype).removeprefix('torch.')}{grad}"
+        name = type(leaf).__name__
+        article = "an" if name == "ndarray" or name[0] in "AEIOUaeiou" else "a"
+        return f"{article} {name} of shape [{sizes}] and dtype {str(dtype).removeprefix('torch.')}{grad}"
     return f"a {type(leaf).__module__}.{type(leaf).__qualname__}".replace("builtins.", "")
 
 

@@ -73,10 +73,10 @@ class BatchRecovery:
             for one in reversed(odd):
                 position = places[one.place]
                 words = one.words([f"sample {job.index_at(at)!r}" for at in places], self._spec.iterable)
-                shown = explained(error, words) if self._strict else error
+                shown, extra = (explained(error, words), ()) if self._strict else (error, (words,))
                 index, tries = job.index_at(position), tried[position].tries + 1 if position in tried else 1
                 failed = self._failures.describe(
-                    job, "collate", shown, position=position, index=index, tries=tries, extra=(words,)
+                    job, "collate", shown, position=position, index=index, tries=tries, extra=extra
                 )
                 decision = self._failures.decide(job, failed, error)
                 if decision is Decision.RAISE or (decision is Decision.RETRY and self._spec.iterable):
