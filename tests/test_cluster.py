@@ -29,6 +29,7 @@ from unjam.loader.cluster.node_link import AgentCannotStart, NodeLink
 from unjam.loader.cluster.ray_cluster import Node, RayAgent, RayCluster, cannot_travel, shares, workers_of_rank
 from unjam.loader.cluster.remote_batch import missing_there
 from unjam.loader.cluster.start import _named_in
+from unjam.loader.driver import auto_size
 from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.worker.exceptions import record
 from unjam.loader.worker.job import SampleFailure
@@ -134,6 +135,25 @@ def test_workers_run_locally_and_on_nodes(tmp_path):
     told = loader.statistics().nodes
     assert set(told) == {"here", "alpha", "beta"}
     assert sum(one.batches for one in told.values()) == 50
+
+
+def test_lines_of_local_workers_are_profiled_beside_a_cluster(tmp_path):
+    (tmp_path / "gate").touch()
+    pool = unjam.RayPool(workers=1)
+    loader = unjam.DataLoader(Gated(tmp_path / "gate"), batch_size=4, num_workers=1, pool=pool, profile=True)
+    batches = iter(loader)
+    next(batches)
+    (thread,) = (one for one in threading.enumerate() if one.name == "unjam-profiler")
+    time.sleep(0.2)
+    assert thread.is_alive(), "it failed"
+    list(batches)
+
+
+def test_local_memory_does_not_limit_the_workers_of_a_cluster():
+    sizer = auto_size.AutoSizer(resizes_within_epoch=True, start=2, depth=None)
+    sizer.search.limits = dataclasses.replace(sizer.limits, workers=2, because="memory")
+    sizer.use_cluster(512)
+    assert sizer.limits.workers == 512
 
 
 def test_a_loader_without_local_workers(tmp_path):

@@ -112,7 +112,7 @@ class World:
                     if reason is act.Reason.SILENT:
                         self.kill(worker, queue, ev.Cause.SILENT)
                     elif reason in (act.Reason.SUSPENDED, act.Reason.FORGOTTEN):
-                        self.kill(worker, queue, ev.Cause.SUSPENDED)
+                        self.kill(worker, queue, ev.Cause.STOPPED)
                     elif reason is act.Reason.TOO_MANY:
                         assert not self.machine.ledger.held_by(worker), "asked to leave while it owes something"
                         self.mailbox[worker] = []
@@ -391,7 +391,7 @@ def test_a_suspended_worker_is_continued_then_replaced():
     made = machine()
     decided = [made.handle(ev.Suspended(0))[0] for _ in range(4)]
     assert decided == [act.Continue(0)] * 3 + [act.Stop(0, act.Reason.SUSPENDED)]
-    assert names(made.handle(ev.Death(0, 0, 0, ev.Cause.SUSPENDED))) == ["Start", "Send", "Send"]
+    assert names(made.handle(ev.Death(0, 0, 0, ev.Cause.STOPPED))) == ["Start", "Send", "Send"]
 
 
 def test_memory_kills_shrink_the_pool_before_giving_up():

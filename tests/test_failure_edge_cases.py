@@ -1,4 +1,4 @@
-"""Failures in other clothes: what a hunt through the failure handling found, kept so that it stays fixed."""
+"""Edge cases of failing samples, policies and error logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch.utils.data._utils import collate as torch_collate
 from faulty import Broken, once
 from support import wait_until
 from test_cli import run as run_command
-from unjam import DataLoader, Incident, SampleTimeoutError, TooManyErrorsError
+from unjam import DataLoader, ElasticSampler, Incident, SampleTimeoutError, TooManyErrorsError
 
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
 
@@ -218,6 +218,22 @@ class CannotArrive(Dataset):
 def test_a_reused_index_list_survives_a_second_start():
     made = DataLoader(CannotArrive(os.getpid()), batch_sampler=Reuses(), num_workers=2)
     assert [batch.tolist() for batch in made] == [list(range(n, n + 4)) for n in range(0, 16, 4)]
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_second_start_keeps_the_position_of_the_sampler(in_order):
+    def make(data):
+        options = {"sampler": ElasticSampler(data, shuffle=True), "num_workers": 2, "in_order": in_order}
+        return DataLoader(data, batch_size=2, rng="sample", **options)
+
+    made = make(CannotArrive(os.getpid()))
+    batches = iter(made)
+    seen = next(batches).tolist()
+    other = make(CannotArrive(os.getpid()))
+    other.load_state_dict(made.state_dict())
+    seen += [value for batch in other for value in batch.tolist()]
+    assert sorted(seen) == list(range(16))
+    del batches
 
 
 class DiesAt(Dataset):
@@ -441,6 +457,22 @@ def test_undecodable_file_names_are_logged(tmp_path):
     done = run_command("errors", log)
     assert done.returncode == 1, done.stderr
     assert "ValueError: img/" in done.stdout
+
+
+class HangsWhole(Whole):
+    def __getitem__(self, index):
+        if index == 5:
+            time.sleep(1000)
+        return super().__getitem__(index)
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def test_a_sample_that_hangs_in_getitems_and_again_alone_is_left_out():
+    made = DataLoader(HangsWhole("list"), 4, num_workers=1, sample_timeout=0.5, on_error="skip")
+    assert [batch.tolist() for batch in made] == [[0, 1, 2, 3], [4, 6, 7]]
+    assert made.errors[0].index == 5
 
 
 def test_getitems_datasets_are_timed_by_batch():

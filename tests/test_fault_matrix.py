@@ -20,6 +20,8 @@ import torch
 from faulty import Collate, Faults, Init, tried
 from support import wait_until
 from unjam import DataLoader, SampleTimeoutError, WorkerDiedError
+from unjam.loader.pool.process_pool import ProcessPool
+from unjam.loader.pool.worker_handle import WorkerHandle
 from unjam.loader.transport.status_page import Stage
 
 PHASES = ["loading", "init", "getitem", "collate", "pickle", "send"]
@@ -287,6 +289,30 @@ def test_a_suspended_worker_is_continued():
     expect(list(made))
     assert made.incidents[0].kind == "suspended"
     assert made.statistics().restarts == 0
+
+
+@pytest.mark.parametrize("step", ["_stop_polling", "_release", "_listen"])
+def test_an_interrupt_while_an_exit_is_handled_does_not_lose_the_death(step, tmp_path, monkeypatch):
+    made = make(Faults("getitem", "sigkill", marker=tmp_path / "once"))
+    batches, got, interrupts = iter(made), [], []
+    plain = getattr(ProcessPool, step)
+
+    def interrupted(pool, *args):
+        if not interrupts and any(one.death is not None for one in args if isinstance(one, WorkerHandle)):
+            interrupts.append(step)
+            raise KeyboardInterrupt
+        return plain(pool, *args)
+
+    monkeypatch.setattr(ProcessPool, step, interrupted)
+    while True:
+        try:
+            got.append(next(batches))
+        except KeyboardInterrupt:
+            continue
+        except StopIteration:
+            break
+    assert interrupts == [step]
+    expect(got)
 
 
 def test_a_permanently_suspended_worker_is_replaced():

@@ -1,4 +1,4 @@
-"""A run that is stopped and goes on gives what it would have given: samplers, streams, random numbers, deaths."""
+"""A stopped run resumes with the same samples: samplers, streams, random numbers, deaths of workers."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import time
 import weakref
 from collections.abc import Callable
@@ -236,8 +235,7 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
     def _fall_back(self, problem: CannotRebuild) -> None:
         """A worker could not rebuild the dataset: start again with other workers, or raise the error that says why."""
         self._make_driver(self._opener.open_another_pool(self._request, problem.error))
-        self._sampler_iter: Any = itertools.chain(problem.drawn_indices, self._sampler_iter)
-        self._driver.begin(_draw(self), self._shared_seed, problem.progress)
+        self._driver.begin(_draw(self), self._shared_seed, problem.progress, problem.drawn)
 
     def _shutdown_workers(self) -> None:
         driver = getattr(self, "_driver", None)  # __init__ may have failed early

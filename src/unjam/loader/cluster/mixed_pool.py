@@ -30,6 +30,7 @@ class MixedPool(Pool):
         remote.arrivals = local.arrivals
         self.processes: list[Any] = local.processes
         self.made_in = 0
+        self.closed = False
         local.wake_on(remote.wake_fd)
         reports.set_worker_count("here", first_remote)
 
@@ -73,6 +74,7 @@ class MixedPool(Pool):
 
     def close(self) -> None:
         """Close both, also after Ctrl-C in between. The agents come first: they take longer."""
+        self.closed = True
         try:
             self._remote.close_links()
             self._local.close()

@@ -189,10 +189,9 @@ class AutoSizer:
 
     def use_cluster(self, room: int) -> None:
         """Set the limits for workers on a cluster with `room` processors."""
-        if self.limits.because != "memory":
-            words = f"the size of the cluster (processors: {room})"
-            workers = min(room, 1) if self._single else room
-            self.search.limits = replace(self.limits, workers=workers, processors=room, because=words)
+        words = f"the size of the cluster (processors: {room})"
+        workers = min(room, 1) if self._single else room
+        self.search.limits = replace(self.limits, workers=workers, processors=room, because=words)
 
     def _limit_by_memory(self) -> None:
         """Limit the number of workers by the memory that one worker uses, measured once."""

@@ -14,7 +14,7 @@ import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from unjam.deadlines import STALL_CHECK
@@ -86,10 +86,17 @@ class Driver:
 
     # -- called by the iterator --------------------------------------------------------------------
 
-    def begin(self, draw: Callable[[], Any], shared_seed: int | None, progress: EpochProgress) -> None:
+    def begin(
+        self,
+        draw: Callable[[], Any],
+        shared_seed: int | None,
+        progress: EpochProgress,
+        drawn: Iterable[BatchRequest] = (),
+    ) -> None:
         """Begin an epoch; `draw` returns the next indices or raises StopIteration.
 
         `progress`: counts what is delivered; already part-way if the epoch resumes another run's.
+        `drawn`: what another driver drew for this epoch, before it delivered anything.
         """
         self.lock.check_idle()
         self._interrupted, self._opened = False, None
@@ -100,7 +107,7 @@ class Driver:
         if self._has_begun:
             self.pool.begin_epoch(shared_seed, progress.epoch)
         self._has_begun = True
-        self._indices.begin(progress)
+        self._indices.begin(progress, drawn)
         self._recorder.begin(self.pool, self._machine.config.workers, self._settings.expected)
         if self._sizer is not None:
             self._recorder.auto = self._sizer.report

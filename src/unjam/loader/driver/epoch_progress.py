@@ -118,13 +118,13 @@ class WorkerPositions:
 class CannotRebuild(Exception):
     """A worker could not rebuild the dataset that it was sent.
 
-    `drawn_indices`: already drawn from the sampler. `progress`: where the epoch began.
+    `drawn`: the requests already drawn from the sampler. `progress`: where the epoch began.
     """
 
-    def __init__(self, error: BaseException, drawn_indices: list[Any], progress: EpochProgress) -> None:
+    def __init__(self, error: BaseException, drawn: list[BatchRequest], progress: EpochProgress) -> None:
         super().__init__(str(error))
         self.error = error
-        self.drawn_indices = drawn_indices
+        self.drawn = drawn
         self.progress = progress
 
 

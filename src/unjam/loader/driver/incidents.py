@@ -61,7 +61,7 @@ class Incidents:
         if event.cause is ev.Cause.SILENT and (batch, position) == (event.batch, event.position):
             return event
         self._overdue.pop(event.worker, None)
-        return dataclasses.replace(event, cause=ev.Cause.SUSPENDED) if event.cause is ev.Cause.SILENT else event
+        return dataclasses.replace(event, cause=ev.Cause.STOPPED) if event.cause is ev.Cause.SILENT else event
 
     def death(self, event: ev.Death, decided: list[act.Action], work: dict[int, BatchRequest]) -> None:
         """Record a death, after the engine has decided what to do about it."""
@@ -75,8 +75,9 @@ class Incidents:
         on = None if event.batch is None else work.get(event.batch)
         about = worker_words.current_sample(last_exit.heartbeat, on, iterable=self._iterable)
         incident = worker_words.exit_incident(last_exit, about, decision=decision, dataset=self._recorder.dataset)
-        if event.cause is ev.Cause.SUSPENDED:
-            incident = dataclasses.replace(incident, what=f"{incident.what}; unjam killed it because it did not resume")
+        if event.cause is ev.Cause.STOPPED and last_exit.stop_reason in _STOPPED:
+            why = _STOPPED[last_exit.stop_reason]
+            incident = dataclasses.replace(incident, what=f"{incident.what}; unjam killed it because {why}")
         self._exit_incidents[event.worker] = incident
         if not any(isinstance(action, (act.AskPolicy, act.GiveUp)) for action in decided):
             self._overdue.pop(event.worker, None)
@@ -194,17 +195,18 @@ class Incidents:
         last_exit = self._pool.last_exit(action.worker)
         in_getitem = last_exit is not None and last_exit.heartbeat.stage is Stage.GETITEM
         several = len(work.indices) > 1
+        _, _, silent = self._overdue.pop(action.worker, (-1, -1, None))
         if action.position < 0 and in_getitem and several and -1 not in work.decisions:
             # the dataset loads whole batches; loading samples one by one shows which one it is
             work.decisions[-1] = SINGLY
+            if silent is not None:
+                self._recorder.write(dataclasses.replace(silent, decision="retry"))
             return None
-        failed = self._failure(action, work)
+        failed = self._failure(action, work, silent)
         decision = self._on_error.decide(work.batch, failed)
         failed.decision = decision
-        if action.worker in self._overdue:
-            _, _, silent = self._overdue.pop(action.worker)
-            if decision is Decision.RETRY:
-                self._recorder.write(dataclasses.replace(silent, decision="retry"))
+        if silent is not None and decision is Decision.RETRY:
+            self._recorder.write(dataclasses.replace(silent, decision="retry"))
         if decision is Decision.RAISE:
             return FailedBatch(BatchReport(packed_failures=[failed]), raises=True)
         if decision is Decision.RETRY:
@@ -222,10 +224,10 @@ class Incidents:
         gone = Incident("death", f"worker {worker} is gone", worker=worker, dataset=self._recorder.dataset)
         return self._exit_incidents.get(worker, gone)
 
-    def _failure(self, action: act.AskPolicy, work: BatchRequest) -> SampleFailure:
+    def _failure(self, action: act.AskPolicy, work: BatchRequest, silent: Incident | None) -> SampleFailure:
         problem: UnjamError
-        if action.reason is Reason.SILENT and action.worker in self._overdue:
-            problem = self._timeout_error(self._overdue[action.worker][2])
+        if action.reason is Reason.SILENT and silent is not None:
+            problem = self._timeout_error(silent)
         else:
             problem = self._died_error(self._last_exit_incident(action.worker), action.reason)
         incident: Any = problem.incident
@@ -244,6 +246,12 @@ class Incidents:
         )
 
 
+# why unjam killed a worker although no sample is to blame
+_STOPPED = {
+    Reason.SUSPENDED: "it did not resume",
+    Reason.FORGOTTEN: "a request or a result was lost between it and the training process",
+    Reason.SILENT: "a sample exceeded sample_timeout, although that sample was completed in the meantime",
+}
 _HELP = {
     Reason.CANNOT_REPLAY: "with a map-style dataset, on_error='skip' leaves the sample out",
     Reason.DIED: "on_worker_death='restart' lets a new worker make the lost batches again",

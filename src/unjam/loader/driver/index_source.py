@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from unjam.loader.driver.epoch_progress import EpochProgress, checksum
@@ -31,16 +32,21 @@ class IndexSource:
         self._interrupted = False
         # returns the next indices or raises StopIteration; set only during `begin` and `next`
         self.draw: Callable[[], Any] | None = None
-        # Indices drawn in this epoch, kept until the loader's first batch is delivered: a restart
+        # Requests drawn in this epoch, kept until the loader's first batch is delivered: a restart
         # on forked workers needs them again.
-        self.undelivered: list[Any] | None = []
+        self.undelivered: list[BatchRequest] | None = []
+        self._drawn: deque[BatchRequest] = deque()
 
-    def begin(self, progress: EpochProgress) -> None:
-        """Begin an epoch, or resume one: the sampler has already given `progress.position` batches."""
+    def begin(self, progress: EpochProgress, drawn: Iterable[BatchRequest] = ()) -> None:
+        """Begin an epoch, or resume one: the sampler has already given `progress.position` batches.
+
+        `drawn`: requests that another source drew for the beginning of this epoch; they come first.
+        """
         self._progress = progress
         self._epoch, self._number, self._indices_checksum = progress.epoch, progress.position, progress.indices_checksum
         self._skipped = frozenset(progress.finished_ahead)
         self._recent.clear()
+        self._drawn = deque(drawn)
         if self.undelivered is not None:
             self.undelivered = []
 
@@ -50,7 +56,7 @@ class IndexSource:
         self._progress.sampler_was_asked = True
         assert self.draw is not None, "called outside next()"
         try:
-            request = self._request(batch, self.draw())
+            request = self._repeated(batch) if self._drawn else self._request(batch, self.draw())
             while request.number in self._skipped:
                 request = self._request(batch, self.draw())
         except StopIteration:
@@ -67,8 +73,17 @@ class IndexSource:
             raise
         self._interrupted = False
         if self.undelivered is not None:
-            self.undelivered.append(list(request.index) if type(request.index) is list else request.index)
+            # copy the indices: samplers may reuse their lists
+            index = list(request.index) if type(request.index) is list else request.index
+            self.undelivered.append(replace(request, index=index))
         return request
+
+    def _repeated(self, batch: int) -> BatchRequest:
+        # The sampler is further on by now, so its state after these indices cannot be read again.
+        request = self._drawn.popleft()
+        self._recent.extend(request.indices)
+        self._number, self._indices_checksum = request.number + 1, request.indices_checksum
+        return replace(request, batch=batch, decisions={}, sent_to=None)
 
     def _request(self, batch: int, index: Any) -> BatchRequest:
         if self._batched and type(index) is not list and isinstance(index, Iterator):

@@ -39,7 +39,7 @@ class Blame:
 
     def record_death(self, death: Death, entry: InFlight | None) -> list[AskPolicy]:
         """Record a death on batch `entry`; return at most one question to the policy."""
-        if death.cause in (Cause.SUSPENDED, Cause.MACHINE) or not death.prepared:
+        if death.cause in (Cause.STOPPED, Cause.MACHINE) or not death.prepared:
             return []
         if entry is None or death.batch is None:
             # it was on no known batch, so something outside the program killed it

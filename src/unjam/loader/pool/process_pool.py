@@ -360,14 +360,17 @@ class ProcessPool(Pool):
         # do not read until the end of the stream: a child of the worker may keep it open
         while handle.process.exitcode is not None and not handle.channel.closed and self._read(handle):
             pass
-        last_exit = exit_of(handle, self._memory.killed(handle))
-        self._exits[handle.number] = last_exit
+        # A signal handler may raise at any point. As long as the sentinel is polled, the rest is done in the next `wait`.
+        if handle.death is None:
+            last_exit = self._exits[handle.number] = exit_of(handle, self._memory.killed(handle))
+            handle.death = death_of(handle, last_exit)
         if self._handles.get(handle.number) is handle:
+            if id(handle.death) not in map(id, self.arrivals):
+                self.arrivals.append(handle.death)
             del self._handles[handle.number]
-        self._stop_polling(handle.sentinel, handle)
         self._release(handle)
         self._listen(handle)
-        self.arrivals.append(death_of(handle, last_exit))
+        self._stop_polling(handle.sentinel, handle)
 
     def _release(self, handle: WorkerHandle) -> None:
         handle.channel.close()

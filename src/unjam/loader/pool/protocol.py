@@ -33,7 +33,7 @@ class WorkerExit:
     """How a worker's process ended and what it was doing.
 
     `stack`: what its fault handler wrote on a fatal signal. `memory`: evidence that the system
-    killed it for memory.
+    killed it for memory. `stop_reason`: why unjam stopped it, if it did.
     """
 
     worker: int
@@ -43,6 +43,7 @@ class WorkerExit:
     stack: str = ""
     memory: str = ""
     said_goodbye: bool = False
+    stop_reason: Reason | None = None
     # the node that it ran on, if that is not this machine; and why that is gone, if it is
     node: str = ""
     node_lost: str = ""
@@ -63,6 +64,7 @@ class Pool(Protocol):
     def stop(self, worker: int, reason: Reason) -> None:
         """Stop a worker; its death comes as an event."""
 
+    closed: bool
     # oldest first; the driver takes them from the left
     arrivals: deque[PoolEvent]
     # the workers' processes on this machine

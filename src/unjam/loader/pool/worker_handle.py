@@ -13,6 +13,7 @@ from typing import Any
 
 from unjam.deadlines import PROFILE_STACK, STACK_DUMP, Deadline
 from unjam.loader.engine.actions import Reason
+from unjam.loader.engine.events import Death
 from unjam.loader.transport.channel import Channel, ChannelClosed
 from unjam.loader.transport.leases import Leases
 from unjam.loader.transport.status_page import Stage, StatusPage
@@ -40,6 +41,8 @@ class WorkerHandle:
     ready_at: int = 0
     stop_reason: Reason | None = None
     killed_at: float | None = None
+    # its exit, once the pool has seen it
+    death: Death | None = None
     stack_read: int = 0
     # only for profiling: a duplicate of the worker's descriptor for stacks, to rewind it
     stacks_fd: OwnedFd | None = None
