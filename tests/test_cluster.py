@@ -26,9 +26,9 @@ from unjam.loader.cluster import cluster_pool
 from unjam.loader.cluster.cluster_pool import ClusterPool
 from unjam.loader.cluster.node_copy import _other_is_done, _takes
 from unjam.loader.cluster.node_link import AgentCannotStart, NodeLink
+from unjam.loader.cluster.open_pool import _named_in
 from unjam.loader.cluster.ray_cluster import Node, RayAgent, RayCluster, cannot_travel, shares, workers_of_rank
 from unjam.loader.cluster.remote_batch import missing_there
-from unjam.loader.cluster.start import _named_in
 from unjam.loader.driver import auto_size
 from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.worker.exceptions import record

@@ -18,7 +18,8 @@ from torch.utils.data import Dataset
 import unjam
 from support import Squares, python, script, tear
 from unjam.errors import CannotShipError
-from unjam.loader.pool import start as starting
+from unjam.loader.pool import open_pool
+from unjam.loader.pool.cannot_ship import attempt
 from unjam.loader.ship import shipping, warning_filters
 from unjam.loader.ship.pickle_culprit import find_culprit
 from unjam.system import fork_safety
@@ -157,7 +158,7 @@ def test_multiprocessing_objects_of_any_context_are_sent(method, caplog):
             queue.put(index)
         return index
 
-    starting._warned.clear()
+    open_pool._warned.clear()
     with caplog.at_level(logging.WARNING, "unjam"):
         assert seen((value, lock, queue), use) == [0, 1, 2, 3]
     said = [record.getMessage() for record in caplog.records]
@@ -256,7 +257,7 @@ def test_shared_memory_without_a_descriptor_is_not_silently_copied(caplog):
         array[index] = index + 1
         return index
 
-    starting._warned.clear()
+    open_pool._warned.clear()
     with caplog.at_level(logging.WARNING, "unjam"):
         seen(array, write)
     assert array[:4].tolist() == [1, 2, 3, 4], "forked instead, so that the memory stays shared"
@@ -406,17 +407,17 @@ def test_culprits_are_found_in_every_kind_of_container(tmp_path):
     }
     with file:
         for path, thing in cases.items():
-            culprit = find_culprit("x", thing, starting._attempt)
+            culprit = find_culprit("x", thing, attempt)
             assert culprit is not None
             assert (culprit.path, culprit.type_name) == (path, "_io.TextIOWrapper"), path
-    assert find_culprit("x", {"fine": [1]}, starting._attempt) is None
+    assert find_culprit("x", {"fine": [1]}, attempt) is None
 
 
 def test_falling_back_to_fork_is_logged_once(caplog):
     connection = sqlite3.connect(":memory:", check_same_thread=False)
     connection.execute("create table t (n integer)")
     connection.executemany("insert into t values (?)", [(n,) for n in range(10, 14)])
-    starting._warned.clear()
+    open_pool._warned.clear()
     with caplog.at_level(logging.WARNING, "unjam"):
         for _ in range(2):
             got = seen(connection, lambda db, i: db.execute("select n from t limit 1 offset ?", (i,)).fetchone()[0])
@@ -431,14 +432,14 @@ def test_falling_back_to_fork_is_logged_once(caplog):
 
 
 def test_a_dataset_too_large_for_a_second_copy_is_forked(monkeypatch, caplog):
-    monkeypatch.setattr(starting, "_room", lambda: 100_000)
-    starting._warned.clear()
+    monkeypatch.setattr(open_pool, "_room", lambda: 100_000)
+    open_pool._warned.clear()
     loader = unjam.DataLoader(Holds(np.ones(200_000), lambda a, i: float(a[i])), batch_size=None, num_workers=1)
     with caplog.at_level(logging.WARNING, "unjam"):
         assert list(loader) == [1.0] * 4
     assert "a second copy would leave too little memory" in caplog.text
     assert loader._state.payloads.payload is None
-    monkeypatch.setattr(starting, "_fork_is_safe", lambda: False)
+    monkeypatch.setattr(open_pool, "_fork_is_safe", lambda: False)
     assert list(loader) == [1.0] * 4, "where fork is not safe it is sent all the same"
     assert loader._state.payloads.payload is not None
 
@@ -449,7 +450,7 @@ def test_other_threads_are_logged_as_a_risk_of_fork(caplog):
     thread = threading.Thread(target=stop.wait, args=(30,), name="background")
     thread.start()
     connection = sqlite3.connect(":memory:")
-    starting._warned.clear()
+    open_pool._warned.clear()
     try:
         with caplog.at_level(logging.WARNING, "unjam"):
             for _ in range(2):

@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 import confine
 import unjam
 from support import python
-from unjam.loader.pool import start as starting
+from unjam.loader.pool import open_pool
 from unjam.system.isolation import landlock
 
 
@@ -38,7 +38,7 @@ class Holds(Dataset):
 
 
 def warnings_of(caplog, dataset, **options) -> list[str]:
-    starting._warned.clear()
+    open_pool._warned.clear()
     with caplog.at_level(logging.WARNING, "unjam"):
         iterator = iter(unjam.DataLoader(dataset, batch_size=4, num_workers=2, **options))
         told = [record.getMessage() for record in caplog.records]  # before the first batch

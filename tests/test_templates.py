@@ -609,9 +609,9 @@ def test_the_fork_server_starts_when_a_loader_is_created():
 
 
 def test_a_dataset_too_large_for_two_copies_is_forked(monkeypatch):
-    from unjam.loader.pool import start
+    from unjam.loader.pool import open_pool
 
-    monkeypatch.setattr(start, "_room", lambda: 1 << 20)
-    monkeypatch.setattr(start, "_fork_is_safe", lambda: True)
+    monkeypatch.setattr(open_pool, "_room", lambda: 1 << 20)
+    monkeypatch.setattr(open_pool, "_fork_is_safe", lambda: True)
     found = load(loader_of(Plain(dicts())))
     assert parents(found) == {os.getpid()}

@@ -1,4 +1,4 @@
-"""Every time limit in unjam, by name, with the reason for its length.
+"""Every time limit for waiting on another process, by name, with the reason for its length.
 
 A wait without an entry here is a bug; a test reads the source and checks this.
 """

@@ -37,8 +37,8 @@ from unjam.loader.engine.config import Config
 from unjam.loader.engine.elastic_machine import ElasticMachine
 from unjam.loader.engine.machine import Machine
 from unjam.loader.options import LoaderOptions
+from unjam.loader.pool.pool_request import PoolRequest, opener_of
 from unjam.loader.pool.protocol import Pool
-from unjam.loader.pool.start import PoolRequest, opener_of
 from unjam.loader.state import LoaderState, own_of
 from unjam.loader.transport.collating import additions
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec

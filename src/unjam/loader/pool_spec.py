@@ -19,7 +19,7 @@ COMMAND_TEXT = (
 class PoolSpec:
     """Where the workers of a loader run.
 
-    opener: the module that opens such a pool, imported when a loader needs it; see `pool.start.PoolOpener`.
+    opener: the module that opens such a pool, imported when a loader needs it; see `pool.pool_request.PoolOpener`.
     prefetch_factor: the default for such workers.
     """
 
@@ -36,7 +36,7 @@ class Processes(PoolSpec):
     """Workers are processes of this machine."""
 
     __slots__ = ()
-    opener = "unjam.loader.pool.start"
+    opener = "unjam.loader.pool.open_pool"
 
     def count(self, num_workers: int) -> tuple[int, int]:
         """Return `num_workers` twice."""
@@ -59,7 +59,7 @@ class RayPool(PoolSpec):
     patience: seconds to wait for a node with free processors before ClusterError is raised.
     """
 
-    opener: ClassVar[str] = "unjam.loader.cluster.start"
+    opener: ClassVar[str] = "unjam.loader.cluster.open_pool"
     # batches from another machine take longer to arrive
     prefetch_factor: ClassVar[int] = 8
 

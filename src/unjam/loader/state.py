@@ -13,7 +13,7 @@ from unjam.loader.driver.auto_size import AutoSizer
 from unjam.loader.driver.epoch_progress import EpochProgress
 from unjam.loader.driver.recorder import Recorder
 from unjam.loader.options import LoaderOptions
-from unjam.loader.pool.start import PayloadCache
+from unjam.loader.pool.pool_request import PayloadCache
 from unjam.system.by_identity import ByIdentity
 
 

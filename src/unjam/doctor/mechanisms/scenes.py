@@ -9,7 +9,7 @@ from unjam.doctor.facts import stack_activity
 from unjam.doctor.facts.scene import Process, Scene, Thread
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.trial import Place, StuckProcess, SyncObject
-from unjam.doctor.mechanisms.trials import count, worker_words
+from unjam.doctor.mechanisms.trials import count, describe_worker
 from unjam.doctor.proof import AGREES, SUGGESTED, Ground
 from unjam.units import duration
 
@@ -45,7 +45,7 @@ class BlockedProcess:
     @property
     def who(self) -> str:
         """Which process is stuck and where, with its pid for `kill` and `py-spy`."""
-        words = worker_words(self.stuck) if self.process.role == "worker" else _main_words(self.process)
+        words = describe_worker(self.stuck) if self.process.role == "worker" else _main_words(self.process)
         rank = self.scene.main_of(self.process).rank
         prefix = f"rank {rank}: " if rank and len(self.scene.mains) > 1 and self.process.role == "worker" else ""
         return f"{prefix}{words} (pid {self.process.pid})"

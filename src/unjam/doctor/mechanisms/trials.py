@@ -46,7 +46,7 @@ def stuck_processes(case: Case) -> list[tuple[Trial, StuckProcess]]:
     return found
 
 
-def worker_words(stuck: StuckProcess) -> str:
+def describe_worker(stuck: StuckProcess) -> str:
     """Say which worker is stuck, and in which sample or stage."""
     who = f"worker {stuck.worker}" if stuck.worker >= 0 else "loading without workers"
     if stuck.stage == "sample":

@@ -23,7 +23,7 @@ from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import place_of
 from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import blocked_lock, stuck_processes, worker_words
+from unjam.doctor.mechanisms.trials import blocked_lock, describe_worker, stuck_processes
 from unjam.doctor.proof import AGREES, Toggle
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.units import duration
@@ -52,7 +52,7 @@ def detect(case: Case) -> Finding | None:
             f"the workers wait for {lock.path}, which {who} held when they were forked",
             lock.path,
             (
-                f"{worker_words(stuck)} waits for a lock at {quoted(stuck.place)}",
+                f"{describe_worker(stuck)} waits for a lock at {quoted(stuck.place)}",
                 *((f"{who} holds it{_at(holder)}",) if holder else ()),
                 *line_evidence("the lock is created at", part.place if part else None),
             ),

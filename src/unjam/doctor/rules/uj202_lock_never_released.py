@@ -24,7 +24,7 @@ from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.not_released import LockFileNotRemoved, NeverReleased
-from unjam.doctor.mechanisms.trials import blocked_lock, stuck_processes, worker_words
+from unjam.doctor.mechanisms.trials import blocked_lock, describe_worker, stuck_processes
 from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.units import duration
@@ -77,7 +77,7 @@ def detect(case: Case) -> Finding | None:
         when = "before the workers started" if before else "while loading"
         return Finding(
             RULE,
-            f"{lock.path} was acquired {when} and never released; {worker_words(stuck)} waits for it forever",
+            f"{lock.path} was acquired {when} and never released; {describe_worker(stuck)} waits for it forever",
             lock.path,
             (
                 f"waits at {quoted(stuck.place)}",

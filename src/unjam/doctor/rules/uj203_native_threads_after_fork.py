@@ -26,7 +26,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import count, stuck_processes, worker_words
+from unjam.doctor.mechanisms.trials import count, describe_worker, stuck_processes
 from unjam.doctor.proof import AGREES, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
@@ -53,7 +53,7 @@ def detect(case: Case) -> Finding | None:
         plans = (limited, fresh, *((own,) if fresh_trial is not None and fresh_trial.outcome == "refused" else ()))
         return Finding(
             RULE,
-            f"{worker_words(stuck)} waits in native code ({library}), whose threads were lost at the fork",
+            f"{describe_worker(stuck)} waits in native code ({library}), whose threads were lost at the fork",
             f"{library}, called at {stuck.place}",
             (
                 f"stuck at {quoted(stuck.place)}, in native code, {stuck.words}",

@@ -22,7 +22,7 @@ from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import StuckProcess
 from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import stuck_processes, waits_for, worker_words
+from unjam.doctor.mechanisms.trials import describe_worker, stuck_processes, waits_for
 from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.units import duration
@@ -56,7 +56,7 @@ def detect(case: Case) -> Finding | None:
         part = part or case.part(path)
         return Finding(
             RULE,
-            f"{worker_words(stuck)} waits for {path}, which a thread of the program serves; the worker has no such thread",
+            f"{describe_worker(stuck)} waits for {path}, which a thread of the program serves; the worker has no such thread",
             path,
             (
                 f"waits at {quoted(stuck.place)}",

@@ -23,7 +23,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import count, stuck_processes, waits_for, worker_words
+from unjam.doctor.mechanisms.trials import count, describe_worker, stuck_processes, waits_for
 from unjam.doctor.mechanisms.waits import OneConnectionAtATime
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
@@ -64,13 +64,13 @@ def detect(case: Case) -> Finding | None:
     _, stuck = found[0]
     alone = any(base is case.alone and other.place == stuck.place for base, other in found)
     both = alone and (case.as_is is None or any(base is case.as_is for base, _ in found))
-    where = f"sample {stuck.index}" if stuck.index else worker_words(stuck)
+    where = f"sample {stuck.index}" if stuck.index else describe_worker(stuck)
     return Finding(
         RULE,
         f"{where} waits for {stuck.words}, and the wait has no timeout",
         f"{where} at {stuck.place}",
         (
-            f"{worker_words(stuck)} waits at {quoted(stuck.place)}",
+            f"{describe_worker(stuck)} waits at {quoted(stuck.place)}",
             f"no progress for {count(round(min(stuck.seconds, 60)), 'second')}"
             + ("; the same line waits without workers" if both and case.loader.num_workers else ""),
             f"the loader's timeout is {case.loader.timeout:g}"
@@ -112,7 +112,7 @@ def detect_live(scene: Scene) -> Finding | None:
         return Finding(
             RULE,
             f"{blocked.who} waits for {words}",
-            f"{worker_words(blocked.stuck)} at {where}",
+            f"{describe_worker(blocked.stuck)} at {where}",
             (
                 f"waits at {blocked.where}, for {duration(blocked.seconds)}",
                 *evidence,

@@ -22,7 +22,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import stuck_processes, waits_for, worker_words
+from unjam.doctor.mechanisms.trials import describe_worker, stuck_processes, waits_for
 from unjam.doctor.mechanisms.waits import PoolWaitsForItself, ProducerNeverEnds
 from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
@@ -70,7 +70,7 @@ def detect(case: Case) -> Finding | None:
     both = len({id(base) for base, *_ in found}) > 1 or not case.loader.num_workers
     return Finding(
         RULE,
-        f"{worker_words(stuck)} waits for {sync.path}, which is {state} and which no process {served}",
+        f"{describe_worker(stuck)} waits for {sync.path}, which is {state} and which no process {served}",
         sync.path,
         (
             f"waits at {quoted(stuck.place)}",

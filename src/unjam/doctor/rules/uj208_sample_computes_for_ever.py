@@ -23,7 +23,7 @@ from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import StuckProcess
 from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import count, mean_seconds, stuck_processes, worker_words
+from unjam.doctor.mechanisms.trials import count, describe_worker, mean_seconds, stuck_processes
 from unjam.doctor.mechanisms.waits import InputTakenWhole
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -67,7 +67,7 @@ def detect(case: Case) -> Finding | None:
         return _empty_share(case, stuck)
     return Finding(
         RULE,
-        f"{worker_words(stuck)} computes and does not return",
+        f"{describe_worker(stuck)} computes and does not return",
         f"sample {stuck.index} at {stuck.place}" if stuck.index else f"{stuck.place}",
         (
             f"busy for {duration(stuck.seconds)} at {quoted(stuck.place)}",
@@ -85,7 +85,7 @@ def _empty_share(case: Case, stuck: StuckProcess) -> Finding:
     name, workers = case.loader.dataset, case.loader.num_workers
     return Finding(
         RULE,
-        f"{worker_words(stuck)} loops at {stuck.place} without a first sample, while other workers deliver: its share of {name} may be empty",
+        f"{describe_worker(stuck)} loops at {stuck.place} without a first sample, while other workers deliver: its share of {name} may be empty",
         f"{name}.__iter__ at {stuck.place}",
         (
             f"busy for {duration(stuck.seconds)} at {quoted(stuck.place)}",
@@ -114,7 +114,7 @@ def detect_live(scene: Scene) -> Finding | None:
         return Finding(
             RULE,
             f"{blocked.who} has computed for at least {duration(silent)} without finishing",
-            f"{worker_words(blocked.stuck)} at {place}",
+            f"{describe_worker(blocked.stuck)} at {place}",
             (
                 f"at {quoted(place)}, using {thread.busy:.0%} of a processor",
                 "from outside it cannot be seen whether it will end; if a later look shows the same, it probably does not",

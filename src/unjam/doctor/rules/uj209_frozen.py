@@ -20,7 +20,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import stuck_processes, worker_words
+from unjam.doctor.mechanisms.trials import describe_worker, stuck_processes
 from unjam.doctor.mechanisms.waits import FrozenProgram
 from unjam.doctor.proof import SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule
@@ -56,7 +56,8 @@ def detect(case: Case) -> Finding | None:
     fresh = hung.plan.changed(fresh=True)
     fresh_trial = case.tried(fresh)
     evidence = [
-        f"{worker_words(s)} waits for {s.words}{', at ' + quoted(s.place) if s.place else ''}" for s in hung.stuck[:4]
+        f"{describe_worker(s)} waits for {s.words}{', at ' + quoted(s.place) if s.place else ''}"
+        for s in hung.stuck[:4]
     ]
     if fresh_trial is not None and fresh_trial.outcome != "refused":
         evidence.append(f"{fresh_trial.plan}: {'succeeds' if fresh_trial.fine else fresh_trial.outcome}")
@@ -89,7 +90,7 @@ def detect_live(scene: Scene) -> Finding | None:
         RULE,
         f"{blocked.who} waits for {blocked.stuck.words}"
         + (lock if blocked.process.stack_error and blocked.stuck.waits == "lock" else ""),
-        f"{blocked.thread.place or worker_words(blocked.stuck)}",
+        f"{blocked.thread.place or describe_worker(blocked.stuck)}",
         (
             f"it has not run for {duration(blocked.seconds)}",
             *((f"at {blocked.where}",) if blocked.thread.place else ()),

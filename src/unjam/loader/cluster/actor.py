@@ -20,7 +20,7 @@ class ActorAgent:
         self._agent = NodeAgent(shipment, lambda: _content(stored), specs)
 
     def poll(self, seconds: float) -> Any:
-        """Return what happened; wait at most so long for the first event."""
+        """Return what happened; wait at most `seconds` for the first event."""
         return self._agent.poll(seconds)
 
     def tell(self, orders: list[Any]) -> None:

@@ -135,7 +135,7 @@ class ClusterPool(Pool):
 
     def collect(self, seconds: float = 0.0) -> float:
         """Read what has arrived, without waiting; return how many of the `seconds` may pass before the next call."""
-        self._waker.rest()
+        self._waker.drain()
         self._read()
         self._place()
         if self.arrivals:
@@ -319,7 +319,9 @@ class ClusterPool(Pool):
         if any(link.free < 0 for link in links) and not self._said_shared:
             self._said_shared = True
             room, all_of_them = sum(link.room for link in links), sum(len(link.workers) for link in links)
-            log.warning("the cluster has %d free processors for %d workers: they share them", room, all_of_them)
+            log.warning(
+                "the cluster has %d free processors for %d workers: some workers share a processor", room, all_of_them
+            )
 
     def _spread(self, links: list[NodeLink]) -> None:
         """Let workers that share a processor start again on nodes that have room, such as those that have just come."""

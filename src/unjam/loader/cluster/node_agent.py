@@ -24,8 +24,9 @@ from unjam.loader.cluster.node_copy import node_copy
 from unjam.loader.cluster.waker import Waker
 from unjam.loader.engine.events import Death, Result
 from unjam.loader.pool.batch_result import ReceivedBatch
+from unjam.loader.pool.open_pool import open_shipped
+from unjam.loader.pool.pool_request import PayloadCache
 from unjam.loader.pool.process_pool import ProcessPool
-from unjam.loader.pool.start import PayloadCache, open_shipped
 from unjam.loader.pool.worker_handle import WorkerHandle
 from unjam.loader.pool.worker_messages import local_event_of
 from unjam.loader.ship import shipping
@@ -113,7 +114,7 @@ class NodeAgent:
         self._waker.wake()
 
     def poll(self, seconds: float) -> msg.Reply:
-        """Return what happened; wait at most so long for the first event."""
+        """Return what happened; wait at most `seconds` for the first event."""
         self._held.clear()
         with self._changed:
             if not self._outbox and not self._problem:
@@ -175,7 +176,7 @@ class NodeAgent:
             while not self._closing:
                 self._carry_out(pool)
                 pool.wait(STALL_CHECK.seconds)
-                self._waker.rest()
+                self._waker.drain()
                 self._post(pool)
         except BaseException as error:  # noqa: BLE001 - as above
             self._fail(error)

@@ -38,13 +38,13 @@ class Agent(Protocol):
         """Send orders."""
 
     def poll(self, seconds: float, within: float) -> msg.Reply:
-        """Ask for events; raise `AgentLost` if there is no answer within so many seconds."""
+        """Ask for events; raise `AgentLost` if there is no answer within `within` seconds."""
 
     def ask(self, question: str, argument: Any, within: float) -> Any:
         """Call a method of the agent; raise `AgentLost` as above."""
 
     def close(self, within: float) -> None:
-        """End its workers and the agent itself; wait for it at most so long."""
+        """End its workers and the agent itself; wait for it at most `within` seconds."""
 
 
 @dataclass(slots=True, eq=False)

@@ -22,7 +22,7 @@ from unjam.loader.cluster.actor import ActorAgent
 from unjam.loader.cluster.node_agent import version
 from unjam.loader.cluster.node_copy import digest_of
 from unjam.loader.cluster.node_link import Agent, AgentCannotStart, AgentLost, Cluster, NodeLink
-from unjam.loader.pool.start import PayloadCache
+from unjam.loader.pool.pool_request import PayloadCache
 from unjam.loader.pool_spec import RayPool
 from unjam.loader.ship import shipping
 from unjam.loader.ship.pickle_culprit import find_culprit
@@ -341,7 +341,7 @@ def cannot_travel(
         if culprit is not None:
             text = f"{culprit.path} cannot be {doing} {at}: it is a {culprit.type_name}\n  {culprit.reason}"
             cure = (
-                f"help: make it in the worker: unjam.per_worker(what opens it, its arguments) in place of {culprit.path}; packages that "
+                f"help: make it in the worker: replace {culprit.path} with unjam.per_worker(function, *arguments); packages that "
                 "the nodes lack can be given by RayPool(runtime_env={'pip': [...]})"
             )
             return CannotShipError(f"{text}\n{cure}", path=culprit.path, type_name=culprit.type_name, cure=cure)

@@ -22,7 +22,7 @@ class Waker:
         with contextlib.suppress(BlockingIOError):
             os.write(self._write, b"!")
 
-    def rest(self) -> None:
+    def drain(self) -> None:
         """Read what woke us."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.fd, 4096)

@@ -23,7 +23,7 @@ class CopyCount:
     tap: Callable[[int, int, int, int], None] | None = field(default=None, compare=False)
 
     def copied(self, begun: int, done: int, nbytes: int, waited: int) -> None:
-        """A copy is over."""
+        """Record a completed copy."""
         self.seconds += (done - begun) / 1e9
         self.waited += waited / 1e9
         if self.tap is not None:

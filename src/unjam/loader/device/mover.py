@@ -177,7 +177,7 @@ class Mover(Transfer):
         """
         direct = self.memory.is_direct(mapping)
         copier = _Copier(self.accelerator, mapping if direct else None, pinned=pinned)
-        # the modes are those of the moment, and this may be a batch for another one
+        # the consumer's autograd modes now must not affect a batch that it gets later
         with self.accelerator.ours(), torch.inference_mode(mode=False), torch.no_grad():
             begun = self.accelerator.begin(after_consumer=copier.after_consumer(host))
             try:

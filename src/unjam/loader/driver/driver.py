@@ -205,7 +205,7 @@ class Driver:
         if self._outcome is None:
             self._handle(ev.Wanted())
         if self._stalls.due(begun):
-            self._look(0.0)
+            self._check_workers(0.0)
         timeout = self._settings.timeout
         inbox = self._table.inbox
         while self._outcome is None and not self.closed:
@@ -217,7 +217,7 @@ class Driver:
                 self._transfer.take(inbox)
                 now = time.monotonic()
                 if self._stalls.due(now) and not inbox:
-                    self._look(now - begun)
+                    self._check_workers(now - begun)
                 if 0 < timeout <= asked - begun and now - asked > LATE / 2 and not inbox and self._outcome is None:
                     self._handle(ev.TimedOut())
             while inbox and self._outcome is None:
@@ -400,7 +400,7 @@ class Driver:
 
     # -- workers that are late, dead or closed -----------------------------------------------------
 
-    def _look(self, waited: float) -> None:
+    def _check_workers(self, waited: float) -> None:
         """Check the workers that owe batches; tell the engine which are late or suspended."""
         owed: dict[int, list[BatchRequest]] = {}
         for worker, request in self._owed():

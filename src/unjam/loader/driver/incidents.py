@@ -10,7 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from unjam.errors import LoaderTimeoutError, SampleTimeoutError, UnjamError, WorkerDiedError
-from unjam.loader.driver import worker_words
+from unjam.loader.driver import describe_worker
 from unjam.loader.driver.on_error import OnErrorPolicy, error_of
 from unjam.loader.driver.recorder import Recorder
 from unjam.loader.driver.settings import DriverSettings
@@ -73,8 +73,8 @@ class Incidents:
         given_up = any(isinstance(action, act.GiveUp) for action in decided)
         decision = "restart" if restarted else "shrink" if shrunk else "raise" if given_up else ""
         on = None if event.batch is None else work.get(event.batch)
-        about = worker_words.current_sample(last_exit.heartbeat, on, iterable=self._iterable)
-        incident = worker_words.exit_incident(last_exit, about, decision=decision, dataset=self._recorder.dataset)
+        about = describe_worker.current_sample(last_exit.heartbeat, on, iterable=self._iterable)
+        incident = describe_worker.exit_incident(last_exit, about, decision=decision, dataset=self._recorder.dataset)
         if event.cause is ev.Cause.STOPPED and last_exit.stop_reason in _STOPPED:
             why = _STOPPED[last_exit.stop_reason]
             incident = dataclasses.replace(incident, what=f"{incident.what}; unjam killed it because {why}")
@@ -101,7 +101,7 @@ class Incidents:
         return self._died_error(incident, outcome.reason)
 
     def _died_error(self, incident: Incident, reason: Reason) -> WorkerDiedError:
-        first, *rest = worker_words.lines(incident).splitlines()
+        first, *rest = describe_worker.lines(incident).splitlines()
         known = reason in _HELP and not (
             reason is Reason.DIED_REPEATEDLY and self._on_error.policy.always is not Decision.RAISE
         )
@@ -148,7 +148,7 @@ class Incidents:
         """Warn that no batch has come for a long time, and explain why."""
         incident = self._stalled_incident(worker, work, "silence")
         self._recorder.incident(incident)
-        log.warning("no progress: %s", worker_words.lines(incident))
+        log.warning("no progress: %s", describe_worker.lines(incident))
 
     def resume_worker(self, worker: int) -> None:
         """Resume a suspended worker, and report it."""
@@ -169,18 +169,18 @@ class Incidents:
             return LoaderTimeoutError(text)
         incident = self._stalled_incident(*oldest, "silence")
         self._recorder.incident(incident)
-        problem = LoaderTimeoutError(f"{text}: {worker_words.lines(incident)}")
+        problem = LoaderTimeoutError(f"{text}: {describe_worker.lines(incident)}")
         problem.incident = incident
         return problem
 
     def _stalled_incident(self, worker: int, work: BatchRequest | None, kind: str) -> Incident:
-        return worker_words.stall_incident(
+        return describe_worker.stall_incident(
             self._pool, worker, work, iterable=self._iterable, kind=kind, dataset=self._recorder.dataset
         )
 
     def _timeout_error(self, incident: Incident, more: str = "") -> SampleTimeoutError:
         problem = SampleTimeoutError(
-            f"a sample exceeded sample_timeout={self._sample_timeout:g}{more}: {worker_words.lines(incident)}"
+            f"a sample exceeded sample_timeout={self._sample_timeout:g}{more}: {describe_worker.lines(incident)}"
         )
         problem.incident = incident
         return problem

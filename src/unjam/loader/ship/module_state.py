@@ -49,7 +49,7 @@ MAX_ITEMS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class PackedModule:
+class PackedVariable:
     """One pickled variable; its buffers are `count` of the payload's buffers, from number `first`.
 
     `contents`: only the items of a dict subclass that cannot be pickled; they replace the items of
@@ -70,7 +70,7 @@ class PackedModule:
 class ModuleState:
     """The data in one module's variables and class attributes.
 
-    A value is plain or a `PackedModule`. `opaque`: names of variables that hold no data.
+    A value is plain or a `PackedVariable`. `opaque`: names of variables that hold no data.
     """
 
     plain: dict[str, Any]
@@ -79,7 +79,7 @@ class ModuleState:
 
 
 # Pickles one value; may raise what its pickling raises.
-Pack = Callable[[Any], PackedModule]
+Pack = Callable[[Any], PackedVariable]
 
 
 def collect(reached: Reached, pack: Pack) -> dict[str, ModuleState]:
@@ -111,7 +111,7 @@ def _apply(state: ModuleState, buffers: Sequence[Any], module: types.ModuleType)
             if name in space and not _is_data(space[name]):
                 continue
             value = _value(packed, buffers)
-            if isinstance(packed, PackedModule) and packed.contents:
+            if isinstance(packed, PackedVariable) and packed.contents:
                 _fill(space.get(name), value)
             elif name not in space or not _equal(space[name], value):
                 space[name] = _filled(space.get(name), value)
@@ -125,7 +125,7 @@ def _apply(state: ModuleState, buffers: Sequence[Any], module: types.ModuleType)
 
 
 def _value(packed: Any, buffers: Sequence[Any]) -> Any:
-    return packed.rebuild(buffers) if isinstance(packed, PackedModule) else packed
+    return packed.rebuild(buffers) if isinstance(packed, PackedVariable) else packed
 
 
 @contextlib.contextmanager
@@ -207,7 +207,7 @@ def _packed(where: str, data: dict[str, Any], pack: Pack) -> dict[str, Any]:
     return found
 
 
-def _pack(value: Any, pack: Pack) -> PackedModule:
+def _pack(value: Any, pack: Pack) -> PackedVariable:
     try:
         return pack(value)
     except Exception:

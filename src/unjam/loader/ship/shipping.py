@@ -135,7 +135,7 @@ def _dump_state(reached: reachable_modules.Reached, buffers: list[pickle.PickleB
     """Pickle the state of the reached modules; append its buffers to those of the object."""
     maps = SharedMaps()
 
-    def pack(value: Any) -> module_state.PackedModule:
+    def pack(value: Any) -> module_state.PackedVariable:
         stream = io.BytesIO()
         pickler = ShippingPickler(stream, maps)
         try:
@@ -144,7 +144,7 @@ def _dump_state(reached: reachable_modules.Reached, buffers: list[pickle.PickleB
                 raise CannotPickle("it holds a descriptor")
             first = len(buffers)
             buffers.extend(pickler.buffers)
-            return module_state.PackedModule(stream.getvalue(), first, len(pickler.buffers))
+            return module_state.PackedVariable(stream.getvalue(), first, len(pickler.buffers))
         finally:
             pickler.let_go()
 

@@ -115,7 +115,7 @@ def _collate_strings(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """Collate as torch does, but raise if strings are mixed with other types."""
     del collate_fn_map
     if not all(issubclass(kind, (str, bytes)) for kind in set(map(type, batch))):
-        raise TypeError("words and other things in one batch")
+        raise TypeError("strings mixed with other types in one batch")
     return batch
 
 

@@ -100,7 +100,7 @@ class _Sink:
         if tensor.requires_grad and not tensor.is_leaf:
             raise RuntimeError(
                 "a batch holds a tensor that requires grad and is the result of a computation; the graph behind it "
-                "cannot cross the process border: call .detach() on it, or compute it in the training process"
+                "cannot be sent to another process: call .detach() on it, or compute it in the training process"
             )
         if tensor.layout in SPARSE_PARTS:
             return reduce_sparse(tensor)

@@ -13,10 +13,10 @@ from unjam.loader.cluster import ray_cluster
 from unjam.loader.cluster.cluster_pool import ClusterPool
 from unjam.loader.cluster.mixed_pool import MixedPool
 from unjam.loader.cluster.ray_cluster import Node
-from unjam.loader.pool import start
+from unjam.loader.pool import open_pool as local_pool
 from unjam.loader.pool.open_pools import close_all
+from unjam.loader.pool.pool_request import PoolRequest
 from unjam.loader.pool.protocol import Pool
-from unjam.loader.pool.start import PoolRequest
 from unjam.loader.pool_spec import PoolSpec, RayPool
 
 
@@ -26,7 +26,7 @@ def open_pool(request: PoolRequest) -> Pool:
     ray = ray_cluster.connect(settings)
     _close_before_ray()
     shipment, stored = ray_cluster.ship_there(ray, request.worker_input, request.cache)
-    local = start.open_pool(request) if request.here else None
+    local = local_pool.open_pool(request) if request.here else None
     cluster = ray_cluster.RayCluster(ray, settings, shipment, stored)
     reports = request.cache.reports
     remote = ClusterPool(cluster, request.specs, reports, settings.patience, may_move=request.may_move)

@@ -17,23 +17,20 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
-import importlib
 import multiprocessing
-import os
-from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any
 
 from unjam.errors import CannotShipError, CannotStartError
 from unjam.loader.pool import fork_server
+from unjam.loader.pool.cannot_ship import cannot_ship
 from unjam.loader.pool.fork_server import ForkClient
 from unjam.loader.pool.launcher import ContextLauncher, ServerLauncher
 from unjam.loader.pool.open_pools import close_all
+from unjam.loader.pool.pool_request import PayloadCache, PoolRequest
 from unjam.loader.pool.process_pool import ProcessPool
-from unjam.loader.pool.protocol import Pool
 from unjam.loader.pool.shared_handles import SharedHandle, shared_handles
 from unjam.loader.pool.templates import TemplateCache, TemplateProcess
 from unjam.loader.pool.worker_handle import SetupMessage
-from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.pool_spec import PoolSpec
 from unjam.loader.ship import shipping
 from unjam.loader.ship.process_state import ProcessState, tracker_fd
@@ -45,75 +42,6 @@ from unjam.system.memory_limits import available_memory
 LARGEST_SHARE = 0.5
 _warned: set[str] = set()
 _FORKS = "cannot be sent to a worker, so workers are forked from this process, as in torch"
-
-
-@dataclass(slots=True)
-class PayloadCache:
-    """A loader's last payload, reused while its content is the same, and its template."""
-
-    payload: shipping.Payload | None = None
-    # also has the installed modules that workers had to import: the server preloads them next time
-    reports: WorkerReports = field(default_factory=WorkerReports)
-    templates: TemplateCache = field(default_factory=TemplateCache)
-    # the payload for workers on other machines; and where a cluster keeps it
-    cluster_payload: shipping.Payload | None = None
-    cluster_copy: Any = None
-    # a worker could not rebuild its input: always fork from now on
-    must_fork: bool = False
-
-    # the last pickling error and the culprit found for it; finding it is slow
-    problem: tuple[str, CannotShipError] | None = None
-
-    @property
-    def rebuilt(self) -> str:
-        """Why each worker rebuilds the dataset itself; see `Statistics`."""
-        return self.templates.reason
-
-    def problem_of(self, worker_input: WorkerInput, error: BaseException) -> CannotShipError:
-        """Return the error that names what cannot be sent; search for it only once."""
-        said = f"{type(error).__name__}: {error}"
-        if self.problem is None or self.problem[0] != said:
-            self.problem = said, _cannot_ship(worker_input, error, None)
-        return self.problem[1]
-
-    def __reduce__(self) -> Any:
-        # a copy of a loader starts with an empty cache
-        return PayloadCache, ()
-
-
-@dataclass(frozen=True, slots=True)
-class PoolRequest:
-    """What it takes to open a loader's pool.
-
-    context: the user's `multiprocessing_context`. here: how many workers run on this machine. may_move: workers may be
-    stopped to start again elsewhere.
-    """
-
-    spec: PoolSpec
-    worker_input: WorkerInput
-    specs: list[WorkerSpec]
-    context: Any
-    cache: PayloadCache
-    here: int
-    may_move: bool = True
-
-
-class PoolOpener(Protocol):
-    """A module that opens the pools of one kind of `PoolSpec`."""
-
-    def open_pool(self, request: PoolRequest) -> Pool:
-        """Return a pool; no worker has started yet."""
-
-    def open_another_pool(self, request: PoolRequest, error: BaseException) -> Pool:
-        """A worker could not rebuild its input: return a pool that can, or raise the error that says why."""
-
-    def most_workers(self, spec: PoolSpec) -> int | None:
-        """Return how many workers there is room for elsewhere; None: they run on this machine."""
-
-
-def opener_of(spec: PoolSpec) -> PoolOpener:
-    """Return the module that opens the pools of a kind."""
-    return cast(PoolOpener, importlib.import_module(spec.opener))
 
 
 def most_workers(spec: PoolSpec) -> None:
@@ -143,7 +71,7 @@ def open_pool(request: PoolRequest) -> ProcessPool:
     except Exception as error:
         if method is None:
             return _fall_back(request, cache.problem_of(worker_input, error))
-        raise _cannot_ship(worker_input, error, method) from error
+        raise cannot_ship(worker_input, error, method) from error
     connections = shared_handles(worker_input, cache.payload.connections) if cache.payload.connections else []
     if connections and method is None and "fork" in multiprocessing.get_all_start_methods():
         cache.payload = None
@@ -160,7 +88,7 @@ def open_pool(request: PoolRequest) -> ProcessPool:
 def open_another_pool(request: PoolRequest, error: BaseException) -> ProcessPool:
     """A worker could not rebuild its input: return a forked pool, or raise naming the culprit."""
     context = request.context
-    problem = _cannot_ship(request.worker_input, error, None if context is None else context.get_start_method())
+    problem = cannot_ship(request.worker_input, error, None if context is None else context.get_start_method())
     if context is not None:
         raise problem from error
     pool = _fall_back(request, problem)
@@ -277,53 +205,6 @@ def _fall_back(request: PoolRequest, problem: CannotShipError) -> ProcessPool:
         risk += f"\n{problem.cure}"
     _warn_once(problem.path, f"%s (%s) {_FORKS}; %s", problem.path, problem.type_name, risk)
     return _forking(request)
-
-
-def _cannot_ship(worker_input: WorkerInput, error: BaseException, method: str | None) -> CannotShipError:
-    from unjam.loader.ship.pickle_culprit import find_culprit  # noqa: PLC0415 - only when something cannot be sent
-
-    for name in ("dataset", "collate_fn", "worker_init_fn", "collate_additions"):
-        culprit = find_culprit(name, getattr(worker_input, name), _attempt)
-        if culprit is not None:
-            how = "" if method is None else f" by {method}"
-            handles = [one for one in shared_handles(worker_input) if _is_below(culprit.path, one.path)]
-            path, type_name = (handles[0].path, handles[0].type_name) if handles else (culprit.path, culprit.type_name)
-            text = f"{path} cannot be sent to a worker{how}: it is a {type_name}\n  {culprit.reason}"
-            if culprit.between_processes:
-                cure = (
-                    f"help: {path} is shared between processes: create it with multiprocessing.get_context('spawn'), or pass "
-                    "multiprocessing_context='fork'"
-                )
-            else:
-                cure = (
-                    f"help: create it in the worker: replace {path} with unjam.per_worker(function, *arguments), or create it on "
-                    "first use in __getitem__, or pass multiprocessing_context='fork'"
-                )
-            return _problem(text, cure, path, type_name, error)
-    return _problem(
-        f"the dataset cannot be sent to a worker: {type(error).__name__}: {error}",
-        "help: pass multiprocessing_context='fork', or make what is missing importable in another process",
-        "the dataset",
-        type(error).__name__,
-        error,
-    )
-
-
-def _is_below(path: str, top: str) -> bool:
-    return path == top or path.startswith((f"{top}.", f"{top}[", f"{top} "))
-
-
-def _problem(text: str, cure: str, path: str, type_name: str, error: BaseException) -> CannotShipError:
-    problem = CannotShipError(f"{text}\n{cure}", path=path, type_name=type_name, cure=cure)
-    # the error may be kept, and its frames would keep all their objects alive
-    problem.__cause__ = error.with_traceback(None)
-    return problem
-
-
-def _attempt(part: object) -> None:
-    """Send and rebuild in this process: some objects can be pickled but not unpickled."""
-    payload = shipping.ship(part)
-    shipping.receive(payload.fd, payload.manifest, [os.dup(fd) for fd in payload.extra_fds], here=True)
 
 
 def _room() -> int | None:
