@@ -113,7 +113,7 @@ class Readers:
             self.arrow = self._bytes(f"{folder}/x.arrow")
         page = batch_file.BatchFile(f"{folder}/1.0.{os.getpid()}.page")
         for n in range(5):
-            page.batch(n * 100, n * 100 + 50, n * 100 + 60, 4, 20, n, 3)
+            page.batch(n * 100, n * 100 + 50, n * 100 + 60, 4, 20, n)
         self.page = self._bytes(f"{folder}/1.0.{os.getpid()}.page")
         self.incident = json.loads(
             Incident(
@@ -201,7 +201,7 @@ class Readers:
 
     def worker_pages(self) -> None:
         path = self._write(mutate(self.page, self.dice), f"fuzzed.0.{os.getpid()}.page")
-        _, made = batch_file.read(path, 0)
+        *_, made = batch_file.read(path, 0)
         self._write(
             mutate(np.array([4, 1, 2, 3, 4, 3, 9, 9, 9], "<i8").tobytes(), self.dice),
             f"fuzzed.0.{os.getpid()}.page.samples",

@@ -473,7 +473,7 @@ def test_fresh_trials_find_modules_beside_the_program(tmp_path):
 
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "helper.py").write_text("def square(i):\n    return i * i\n")
-    target = TargetProcess.from_command(["script", str(tmp_path / "program.py")])
+    target = TargetProcess(["script", str(tmp_path / "program.py")])
     try:
         target.wait(lambda: None)
         _, tries = target.gather(0)

@@ -36,7 +36,7 @@ def main() -> NoReturn:
         code = 2
     except Exception:  # noqa: BLE001 - the traceback is shown
         traceback.print_exc()
-        typer.echo("error: internal error in unjam; report the traceback above", err=True)
+        typer.echo("error: internal error in unjam; please report the traceback above", err=True)
         code = 2
     sys.exit(code if code in (0, 1) else 0 if code is None else 2)
 

@@ -67,7 +67,7 @@ def check(
     ctx: typer.Context,
     program: _ProgramWords = None,
     module: _Module = "",
-    budget: Annotated[float, typer.Option(help="Seconds that all trials together may take.")] = 60.0,
+    budget: Annotated[float, typer.Option(help="Time limit for all trials together, in seconds.")] = 60.0,
     json: _Json = None,
     html: _Html = None,
     sarif: Annotated[Path | None, typer.Option(help="Write SARIF for code-review tools.")] = None,
@@ -84,12 +84,14 @@ def check(
     to_the_end: Annotated[bool, typer.Option("--all", help="Watch the program until it ends.")] = False,
     pool: Annotated[
         str,
-        typer.Option(help="Only test whether the loaders work on this pool, with one worker: ray.", show_default=False),
+        typer.Option(
+            help="Only test, with one worker, whether the loaders work on this pool (ray).", show_default=False
+        ),
     ] = "",
     evidence: Annotated[
         Path | None, typer.Option(help="Write all recorded facts as JSON, and a short summary next to it.")
     ] = None,
-    profile: Annotated[bool, typer.Option("--profile", help="Also report which lines take the time.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Also report which lines take the most time.")] = False,
 ) -> None:
     """Find what is wrong with a program's data loading, and prove it."""
     from unjam.doctor.check.command import check as doctor
@@ -231,9 +233,9 @@ def tune(
     ctx: typer.Context,
     program: _ProgramWords = None,
     module: _Module = "",
-    budget: Annotated[float, typer.Option(help="Seconds that all measurements together may take.")] = 60.0,
+    budget: Annotated[float, typer.Option(help="Time limit for all measurements together, in seconds.")] = 60.0,
     step_ms: Annotated[float | None, typer.Option(help="Duration of a training step in milliseconds.")] = None,
-    steps: Annotated[int, typer.Option(help="Measure the step time: run the script itself for this many batches.")] = 0,
+    steps: Annotated[int, typer.Option(help="Measure the step time by running the script for this many batches.")] = 0,
     profile: Annotated[
         bool, typer.Option("--profile", help="Report which transforms and lines take the time.")
     ] = False,
@@ -342,7 +344,7 @@ def rules() -> None:
 
 @app.command()
 def env(json: _Json = None) -> None:
-    """Print what matters for data loading on this machine: limits, versions, start method. Attach it to bug reports."""
+    """Print this machine's limits, versions and start method, for bug reports."""
     from unjam.doctor.report import environment
 
     _check_folders(json)
@@ -355,7 +357,7 @@ def env(json: _Json = None) -> None:
 
 @app.command()
 def site() -> None:
-    """Print the folder that, on PYTHONPATH and with UNJAM=1 set, makes any Python program run as `unjam run` does."""
+    """Print the folder to add to PYTHONPATH; with UNJAM=1, any Python program then runs as under `unjam run`."""
     from unjam.doctor.run.settings import SITE
 
     typer.echo(SITE)
@@ -399,7 +401,7 @@ def _misplaced(ctx: typer.Context, arguments: list[str]) -> str:
 def _choose(found: list[Family]) -> Family:
     """Return the only program, the one that the user names, or the only one that looks stuck."""
     if not found:
-        _stop("found no Python program with data workers; give a process id: unjam why PID")
+        _stop("no Python program with data workers was found; give a process id: unjam why PID")
     if len(found) == 1:
         return found[0]
     stderr = console(stderr=True)

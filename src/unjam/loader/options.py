@@ -112,15 +112,15 @@ class LoaderOptions:
     warn_after: float | None = _option(
         30.0,
         float,
-        "seconds without a batch after which the log shows what the worker that owes the next batch is doing, with its stack; "
+        "seconds without a batch after which the log shows what the worker responsible for the next batch is doing, with its stack; "
         "None: never.",
-        "Seconds without a batch after which the log shows what the worker that owes the next one is doing.",
+        "Seconds without a batch after which the log shows what the worker responsible for the next one is doing.",
     )
     on_worker_death: OnWorkerDeath = _option(
         "restart",
         str,
-        '"restart" (default: a new worker makes the lost batches again) or "raise".',
-        "What to do when a worker dies: restart (a new worker makes the lost batches again) or raise.",
+        '"restart" (default: a new worker loads the lost batches again) or "raise".',
+        "What to do when a worker dies: restart (a new worker loads the lost batches again) or raise.",
     )
     max_restarts: int = _option(1000, int, "how many workers may be replaced per epoch.")
     worker_threads: int | None = _option(
@@ -163,7 +163,7 @@ class LoaderOptions:
     profile: bool = _option(
         False,  # noqa: FBT003 - the default
         _yes_or_no,
-        "measure which transforms and which lines take the time; `statistics().profile` has the result.",
+        "measure which transforms and which lines take the most time; `statistics().profile` has the result.",
     )
 
     def __post_init__(self) -> None:

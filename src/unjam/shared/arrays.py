@@ -181,7 +181,7 @@ def _view(buffer: Buffer, head: dict[str, Any]) -> Any:
     descr = head["dtype"]
     dtype, shape = np.lib.format.descr_to_dtype(_with_tuples(descr)), tuple(head["shape"])
     if dtype.hasobject or not all(type(side) is int and side >= 0 for side in shape):
-        raise ValueError(f"unjam writes no array of type {dtype} and shape {shape}")
+        raise ValueError(f"the file is damaged: array type {dtype} with shape {shape} is invalid")
     count = math.prod(shape)
     if not count:
         return np.empty(shape, dtype)

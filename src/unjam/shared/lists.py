@@ -113,7 +113,7 @@ class NumberList(SharedList):
 
     def _begin(self) -> None:
         if self._head["kind"] not in KINDS.values():
-            raise ValueError(f"{str(self._head['kind'])[:40]!r} is no kind of number")
+            raise ValueError(f"{str(self._head['kind'])[:40]!r} is not a known number type")
         self._numbers = self._buffer.words(
             self._head["at"], self._count * self._head.get("width", 1), self._head["kind"]
         )

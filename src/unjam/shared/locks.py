@@ -88,7 +88,9 @@ class InterprocessLock:
         if mine is not None and mine[1] == threading.get_ident():
             if not block:
                 return False
-            raise RuntimeError(f"this thread already holds {self.path} (taken at {mine[2]}): it would wait for itself")
+            raise RuntimeError(
+                f"this thread already holds {self.path} (taken at {mine[2]}): acquiring it again would deadlock"
+            )
         until, has_turn, pause, pausing = time.monotonic() + most, False, SOON, select.poll()
         fd = self._open()
         _waiting.add(fd)

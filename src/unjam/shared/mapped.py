@@ -268,7 +268,7 @@ class _Table:
             raise ImportError(f"{path} needs pyarrow: pip install 'unjam[arrow]'") from error
         if tuple(int(part) for part in pa.__version__.split(".")[:3] if part.isdecimal()) < (14, 0, 1):
             raise ValueError(
-                f"{path} is not opened with pyarrow {pa.__version__}, which can run code from a file: use 14.0.1 or later"
+                f"{path} was not opened: pyarrow {pa.__version__} can run code from a file; use 14.0.1 or later"
             )
         source = pa.memory_map(path)
         try:

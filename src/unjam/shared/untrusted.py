@@ -57,7 +57,7 @@ class _Reader:
     def take(self, count: int) -> bytes:
         taken = self.data[self.at : self.at + count]
         if len(taken) != count:
-            raise ValueError("an item ends too early")
+            raise ValueError("an item is truncated")
         self.at += count
         return taken
 
@@ -111,4 +111,4 @@ class _Reader:
 def _check_keys(keys: list[Any]) -> None:
     """Refuse many large numbers: crafted ones share one hash, and building a set of them takes forever."""
     if len(keys) > 1000 and any(isinstance(key, (int, float)) and not abs(key) < 1 << 60 for key in keys):
-        raise ValueError("many large numbers as keys")
+        raise ValueError("too many large numbers as keys; only trusted=True reads them")

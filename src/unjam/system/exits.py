@@ -18,7 +18,7 @@ class Exit:
 def decode(code: int | None) -> Exit:
     """Decode an exit status of `multiprocessing`: negative: a signal; None: it does not end."""
     if code is None:
-        return Exit(None, None, "does not end, not even when killed: it waits inside the kernel")
+        return Exit(None, None, "cannot be killed: it is blocked in the kernel")
     if code >= 0:
         return Exit(code, None, f"exited with status {code} before its work was done")
     try:

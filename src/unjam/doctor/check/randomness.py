@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Callable
 from typing import Any
 
 GLOBAL = ("random", "numpy.random", "torch")
@@ -37,62 +36,48 @@ class Randomness:
 
     def states(self) -> dict[str, str]:
         """A hash of each generator's state, by the generator's name."""
-        return {name: _hash(read()) for name, read, _ in self._all()}
+        return {
+            name: hashlib.blake2b(_state(one), digest_size=8).hexdigest() for name, one in self._generators().items()
+        }
 
     def seed(self, number: int) -> None:
         """Seed every generator with a number."""
-        for _, _, write in self._all():
-            write(number)
+        for generator in self._generators().values():
+            _seed(generator, number)
 
     def seed_own(self, number: int) -> None:
         """Seed only the generators that the dataset holds."""
-        for name, _, write in self._all():
-            if name in self._own:
-                write(number)
+        for generator in self._own.values():
+            _seed(generator, number)
 
-    def _all(self) -> list[tuple[str, Callable[[], bytes], Callable[[int], None]]]:
-        found: list[tuple[str, Callable[[], bytes], Callable[[int], None]]] = [
-            ("random", lambda: _python(random.getstate()), random.seed)
-        ]
-        numpy = sys.modules.get("numpy.random")
-        if numpy is not None:
-            legacy = numpy.mtrand._rand  # noqa: SLF001 - used by numpy.random's functions
-            found.append(("numpy.random", lambda: _numpy(legacy), lambda n: legacy.seed(n % 2**32)))
-        torch = sys.modules.get("torch")
-        if torch is not None:
-            default = torch.default_generator
-            found.append(("torch", lambda: _torch(default), default.manual_seed))
-        for name, generator in self._own.items():
-            found.append((name, *_access(generator)))
-        return found
+    def _generators(self) -> dict[str, Any]:
+        # `random` has the functions of its own generator
+        found: dict[str, Any] = {"random": random}
+        if (numpy := sys.modules.get("numpy.random")) is not None:
+            found["numpy.random"] = numpy.mtrand._rand  # noqa: SLF001 - used by numpy.random's functions
+        if (torch := sys.modules.get("torch")) is not None:
+            found["torch"] = torch.default_generator
+        return found | self._own
 
 
-def _access(generator: Any) -> tuple[Callable[[], bytes], Callable[[int], None]]:
-    if isinstance(generator, random.Random):
-        return (lambda: _python(generator.getstate())), generator.seed
-    if hasattr(generator, "manual_seed"):
-        return (lambda: _torch(generator)), generator.manual_seed
+def _state(generator: Any) -> bytes:
+    if hasattr(generator, "getstate"):  # Python's
+        _, numbers, gauss = generator.getstate()
+        return hash(numbers).to_bytes(8, "little", signed=True) + repr(gauss).encode()
+    if hasattr(generator, "manual_seed"):  # torch's
+        return bytes(generator.get_state().numpy().tobytes())
     if hasattr(generator, "seed"):  # numpy's RandomState
-        return (lambda: _numpy(generator)), (lambda n: generator.seed(n % 2**32))
+        _, keys, *rest = generator.get_state()
+        return bytes(keys.tobytes()) + repr(tuple(rest)).encode()
+    return repr(generator.bit_generator.state).encode()
 
-    def write(number: int) -> None:
+
+def _seed(generator: Any, number: int) -> None:
+    if hasattr(generator, "getstate"):
+        generator.seed(number)
+    elif hasattr(generator, "manual_seed"):
+        generator.manual_seed(number)
+    elif hasattr(generator, "seed"):
+        generator.seed(number % 2**32)
+    else:
         generator.bit_generator.state = type(generator.bit_generator)(number).state
-
-    return (lambda: repr(generator.bit_generator.state).encode()), write
-
-
-def _python(state: Any) -> bytes:
-    return hash(state[1]).to_bytes(8, "little", signed=True) + repr(state[2]).encode()
-
-
-def _numpy(generator: Any) -> bytes:
-    _, keys, place, has, cached = generator.get_state()
-    return bytes(keys.tobytes()) + repr((place, has, cached)).encode()
-
-
-def _torch(generator: Any) -> bytes:
-    return bytes(generator.get_state().numpy().tobytes())
-
-
-def _hash(state: bytes) -> str:
-    return hashlib.blake2b(state, digest_size=8).hexdigest()

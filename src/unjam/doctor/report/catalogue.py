@@ -50,22 +50,9 @@ def page(file: RuleFile) -> str:
     ]
     for heading in HEADINGS:
         lines += [f"## {heading}", "", found[heading], ""]
-    lines += [
-        "## A program that has it",
-        "",
-        "```python",
-        example(file.RULE.code, "broken").read_text(encoding="utf-8").rstrip(),
-        "```",
-        "",
-    ]
-    lines += [
-        "## The same without it",
-        "",
-        "```python",
-        example(file.RULE.code, "fixed").read_text(encoding="utf-8").rstrip(),
-        "```",
-        "",
-    ]
+    for heading, which in (("A program that has it", "broken"), ("The same without it", "fixed")):
+        program = example(file.RULE.code, which).read_text(encoding="utf-8").rstrip()
+        lines += [f"## {heading}", "", "```python", program, "```", ""]
     return "\n".join(lines)
 
 

@@ -30,7 +30,7 @@ def text(judged: Judged) -> str:
             lines += _loader(loader, causes)
             lines += [f"    {line}" for line in profile_lines(loader.profile)]
     if any(loader.in_helper_thread for loader in run.loaders):
-        lines.append("  helper threads take the batches; how long training waited for these threads is unknown")
+        lines.append("  batches are fetched by helper threads, so the training's own waiting time is unknown")
     if run.ended:
         lines.append(f"  the program ended with {run.ended}")
     if judged.advice:

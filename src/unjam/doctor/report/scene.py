@@ -18,7 +18,7 @@ from unjam.doctor.report.text import show_finding
 from unjam.units import duration, near
 
 _STAGES = {
-    "start": "starts", "init": "in worker_init_fn", "made": "in iter(dataset)", "idle": "idle: waits for work",
+    "start": "starts", "init": "in worker_init_fn", "made": "in iter(dataset)", "idle": "idle: waiting for work",
     "collate": "in the collate function", "send": "sends a batch", "end": "ends", "task": "works",
     "waits": "waits for a batch", "starting": "starts its workers", "stopping": "stops its workers",
 }  # fmt: skip

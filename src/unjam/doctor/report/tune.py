@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -184,16 +185,7 @@ def as_json(tuned: Tuned, version: str) -> str:
 
 
 def _setting(setting: TuneSetting | None) -> dict[str, Any] | None:
-    if setting is None:
-        return None
-    return {
-        "driver": setting.driver,
-        "workers": setting.workers,
-        "start": setting.start,
-        "prefetch": setting.prefetch,
-        "threads": setting.threads,
-        "words": str(setting),
-    }
+    return None if setting is None else {**asdict(setting), "words": str(setting)}
 
 
 def others(loaders: int) -> str:

@@ -12,13 +12,13 @@ import os
 import re
 import struct
 from array import array
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unjam.doctor.facts.run import TimedBatch
 
 HEAD = 4096
 RING = 8192
-_TOTALS = struct.Struct("<qqqqqqq")  # batches, samples, fetching, collating, idle, longest, pid
+_TOTALS = struct.Struct("<qqqq")  # batches, fetching, collating, pid
 _BATCH = struct.Struct("<qqqqq24s")  # begun, collated, done, samples, longest, slowest
 NAME = 24
 MOST_DETAIL = 64 << 20  # maximum bytes of sample times that one worker writes for a trace
@@ -39,50 +39,32 @@ class BatchFile:
             os.close(fd)
         # a persistent worker creates a new fetcher for each epoch: continue its totals
         known = list(_TOTALS.unpack_from(self._map, 0))
-        self._totals = known if known[6] == os.getpid() else [0, 0, 0, 0, 0, 0, os.getpid()]
+        self._totals = known if known[3] == os.getpid() else [0, 0, 0, os.getpid()]
         self._at = self._totals[0]
 
-    def batch(
-        self, begun: int, collated: int, done: int, samples: int, longest: int, slowest: object, idle: int
-    ) -> None:
+    def batch(self, begun: int, collated: int, done: int, samples: int, longest: int, slowest: object) -> None:
         """Record one batch."""
         totals = self._totals
         totals[0] += 1
-        totals[1] += samples
-        totals[2] += collated - begun
-        totals[3] += done - collated
-        totals[4] += idle
-        totals[5] = max(totals[5], longest)
+        totals[1] += collated - begun
+        totals[2] += done - collated
         name = str(slowest)[:NAME].encode("utf-8", "replace")[:NAME]
         _BATCH.pack_into(self._map, HEAD + self._at % RING * _BATCH.size, begun, collated, done, samples, longest, name)
         _TOTALS.pack_into(self._map, 0, *totals)
         self._at += 1
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The totals of one worker."""
-
-    batches: int = 0
-    samples: int = 0
-    fetching: int = 0
-    collating: int = 0
-    idle: int = 0
-    longest: int = 0
-    pid: int = 0
-
-
-def read(path: str, worker: int) -> tuple[Totals, list[TimedBatch]]:
-    """Return the totals and the last batches, in time order."""
+def read(path: str, worker: int) -> tuple[int, int, list[TimedBatch]]:
+    """Return the nanoseconds that fetching and collating took in all, and the last batches in time order."""
     with open(path, "rb") as file:
         data = file.read(HEAD + RING * _BATCH.size).ljust(HEAD + RING * _BATCH.size, b"\0")
-    totals = Totals(*_TOTALS.unpack_from(data, 0))
+    batches, fetching, collating, _ = _TOTALS.unpack_from(data, 0)
     made = []
-    for at in range(max(0, min(totals.batches, RING))):
+    for at in range(max(0, min(batches, RING))):
         begun, collated, done, samples, longest, name = _BATCH.unpack_from(data, HEAD + at * _BATCH.size)
         slowest = name.rstrip(b"\0").decode("utf-8", "replace")
         made.append(TimedBatch(worker, begun, collated, done, samples, longest, slowest))
-    return totals, sorted(made, key=lambda one: one.begun)
+    return fetching, collating, sorted(made, key=lambda one: one.begun)
 
 
 def name_of(folder: str, seed: int, worker: int) -> str:

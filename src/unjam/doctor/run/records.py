@@ -277,20 +277,17 @@ class Record:
 
     def _from_batch_files(self) -> tuple[dict[str, Any], list[TimedBatch]]:
         """Read what torch's workers recorded."""
-        totals: Counter[str] = Counter()
+        sampling = collating = 0
         made: list[TimedBatch] = []
         for seed in dict.fromkeys(self._seeds):
             for worker, path in batch_file.of_seed(self._records.settings.folder, seed):
-                summed, its = batch_file.read(path, worker)
+                fetched, collated, its = batch_file.read(path, worker)
                 if not self._made_in_use(its):
                     continue  # written for another loader with the same seed
                 made += batch_file.with_samples(its, path) if self._records.settings.trace else its
-                totals.update(sampling=summed.fetching, collating=summed.collating)
-        known = {
-            "samples": self.samples,
-            "sampling": totals["sampling"] / 1e9,
-            "collating": totals["collating"] / 1e9,
-        }
+                sampling += fetched
+                collating += collated
+        known = {"samples": self.samples, "sampling": sampling / 1e9, "collating": collating / 1e9}
         return known, sorted(made, key=lambda one: one.done)[-MOST_MADE:]
 
     def _made_in_use(self, made: list[TimedBatch]) -> bool:

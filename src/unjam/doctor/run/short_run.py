@@ -68,7 +68,7 @@ def _read(path: str, output: str, code: int | None) -> dict[str, Any]:
     with open(output, encoding="utf-8", errors="replace") as file:
         said = file.read()[-4000:]
     if not found:
-        raise CannotRun(f"the program ended (exit code {code}) before it took a batch\n{said}")
+        raise CannotRun(f"the program ended (exit code {code}) before it requested a batch\n{said}")
     with open(os.path.join(folder, found[0]), encoding="utf-8") as file:
         known: dict[str, Any] = json.load(file)
     return {**known, "output": said}

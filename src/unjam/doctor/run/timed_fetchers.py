@@ -35,13 +35,13 @@ def next_inline() -> int:
 class FetchClock:
     """The times of the current batch of one fetcher."""
 
-    __slots__ = ("_detail", "_left", "_page", "collated", "last", "longest", "quick", "samples", "slowest", "stamps")
+    __slots__ = ("_detail", "_left", "_page", "collated", "longest", "quick", "samples", "slowest", "stamps")
 
     def __init__(self, settings: Settings) -> None:
         self._page: BatchFile | None = None
         self._detail = -1
         self._left = MOST_DETAIL
-        self.longest = self.collated = self.samples = self.last = self.quick = 0
+        self.longest = self.collated = self.samples = self.quick = 0
         self.slowest: Any = ""
         self.stamps: list[int] | None = [] if settings.trace else None
         seed, worker = _seed_and_worker()
@@ -64,11 +64,9 @@ class FetchClock:
         """Record the finished batch."""
         if self._page is not None:
             collated = self.collated or done
-            idle = begun - self.last if self.last else 0
-            self._page.batch(begun, collated, done, self.samples, self.longest, self.slowest, idle)
+            self._page.batch(begun, collated, done, self.samples, self.longest, self.slowest)
             if self._detail >= 0 and self.stamps:
                 self._write(begun, done)
-        self.last = done
 
     def _write(self, begun: int, done: int) -> None:
         import array  # noqa: PLC0415 - only for a trace

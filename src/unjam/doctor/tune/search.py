@@ -240,7 +240,7 @@ def tune(
         case, _ = process.gather(0)
         if case.drains:
             raise CannotExamine(
-                "its samples come from a queue, a pipe or a socket: the data that one trial consumes are missing in the next"
+                "its samples come from a queue, a pipe or a socket: data consumed by one trial would be missing from the next"
             )
         tune_result = Tuner(process, 0, case, options, say).run()
         return tune_result, case, loaders

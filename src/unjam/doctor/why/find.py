@@ -21,7 +21,7 @@ class CannotLook(Exception):
 def find(pid: int | None) -> list[Family]:
     """Return the program of this process; without a pid, all that look like a training."""
     if not sys.platform.startswith("linux"):
-        raise CannotLook("why reads /proc, which only Linux has; use `py-spy dump --pid PID` here")
+        raise CannotLook("`unjam why` needs /proc, which only Linux has; use `py-spy dump --pid PID` here")
     if pid is None:
         return families()
     if is_kernel_thread(pid):

@@ -61,13 +61,13 @@ def stuck_worker(diagnosis: Diagnosis, family: Family) -> Target:
     try:
         handle = os.pidfd_open(worker.pid)
     except OSError as error:
-        raise CannotRescue(f"{worker.name} has exited meanwhile; nothing was killed") from error
+        raise CannotRescue(f"{worker.name} has exited in the meantime; nothing was killed") from error
     # pids are reused: the pidfd must refer to the process that we observed
     one = entry(worker.pid)
     seen = next((known for known in (*family.workers, *family.others) if known.pid == worker.pid), None)
     if one is None or seen is None or one.born != seen.born:
         os.close(handle)
-        raise CannotRescue(f"{worker.name} has exited meanwhile; nothing was killed")
+        raise CannotRescue(f"{worker.name} has exited in the meantime; nothing was killed")
     if not one.name.startswith("unjam-worker"):
         os.close(handle)
         raise CannotRescue(

@@ -87,7 +87,7 @@ class Incidents:
             # a sample that took too long is recorded once, with the decision of the policy
             self._recorder.incident(incident)
             if restarted:
-                self._recorder.say("death", "%s; a new worker will make its batches again", incident.what)
+                self._recorder.say("death", "%s; a new worker will load its batches again", incident.what)
 
     def death_error(self, outcome: act.GiveUp) -> UnjamError:
         """Return what to raise when the epoch cannot continue."""
@@ -254,7 +254,7 @@ _STOPPED = {
 }
 _HELP = {
     Reason.CANNOT_REPLAY: "with a map-style dataset, on_error='skip' leaves the sample out",
-    Reason.DIED: "on_worker_death='restart' lets a new worker make the lost batches again",
+    Reason.DIED: "on_worker_death='restart' lets a new worker load the lost batches again",
     Reason.TOO_MANY_DEATHS: "check `dmesg` and the scheduler's log: something outside the program may be killing the workers",
     Reason.KILLED_FOR_MEMORY: "use fewer workers, a smaller prefetch_factor, or a machine with more memory",
     Reason.DIED_REPEATEDLY: "on_error='skip' leaves out samples that kill their worker",

@@ -37,7 +37,7 @@ PROFILE_SECONDS = 4.0
 def open_target(target: str, arguments: list[str], *, module: bool = False) -> TargetProcess:
     """Start the process for a target of the command line."""
     if module:
-        return TargetProcess.from_command(["module", target, *arguments])
+        return TargetProcess(["module", target, *arguments])
     if target.endswith(".ipynb"):
         kind = "notebook"
     elif ":" in target and not os.path.exists(target):
@@ -47,7 +47,7 @@ def open_target(target: str, arguments: list[str], *, module: bool = False) -> T
     path = target.rpartition(":")[0] if kind == "object" and ".py:" in target else target
     if (kind != "object" or ".py:" in target) and not os.path.isfile(path):
         raise CannotExamine(f"there is no file {path}")
-    return TargetProcess.from_command([kind, target, *arguments])
+    return TargetProcess([kind, target, *arguments])
 
 
 @dataclass
@@ -140,7 +140,7 @@ def _watch(
         results.stopped = program.interrupted
         if watched.outcome != "ended" and not results.stopped and (room := program.files.full()):
             what = {"failed": "and failed, perhaps for this reason", "frozen": "and froze, perhaps for this reason"}
-            advice = "let it write less, or examine it where more memory is free"
+            advice = "reduce what it writes, or run the check where more memory is free"
             raise CannotExamine(
                 f"the program {full_text(room)}, {what.get(watched.outcome, 'and could not continue as usual')}; {advice}"
             )

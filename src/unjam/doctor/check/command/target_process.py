@@ -15,54 +15,35 @@ from unjam.doctor.check.target.observer import observed_environment
 from unjam.doctor.check.target.twin import GatherFacts, ProgramEnded, ReachedIter, RunTrial, Shutdown, StartMeasuring
 from unjam.system.children import reap
 from unjam.system.exits import decode
-from unjam.system.isolation.program_files import ProgramFiles
 
 
 class TargetProcess(CapturedProgram):
     """A program that is stopped at its first iter()."""
 
-    def __init__(self, begin: Callable[[Connection, Connection, ProgramFiles], int]) -> None:
+    def __init__(self, arguments: list[str]) -> None:
+        """Start the program in a new interpreter. The arguments are those of `target.program`."""
         super().__init__()
         self._control, agents_end = Pipe()
         self._twin, twins_end = Pipe()
         self._reached_iter = False
-        try:
-            self.pid = begin(agents_end, twins_end, self.files)
-        finally:
-            agents_end.close()
-            twins_end.close()
+        fds = agents_end.fileno(), twins_end.fileno()
+        shared = self.files.shared
+        with agents_end, twins_end, open(f"{shared}/program.output", "wb") as output:
+            process = subprocess.Popen(
+                child_command("unjam.doctor.check.target.program", *map(str, fds), shared, *arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=observed_environment(self.files.environment()),
+                pass_fds=fds,
+                start_new_session=True,
+            )
+        process.returncode = 0  # `reap` waits for it, not subprocess
+        self.pid = process.pid
         self._cleanup.record_session(self.pid)
-
-    # -- starting ----------------------------------------------------------------------------------
 
     def _about_files(self) -> str:
         return f"\n{text}" if (text := self.protection()) else ""
-
-    @classmethod
-    def from_command(cls, arguments: list[str]) -> TargetProcess:
-        """Start a program in a new interpreter. The arguments are those of `target.program`."""
-
-        def begin(agents_end: Connection, twins_end: Connection, files: ProgramFiles) -> int:
-            with open(f"{files.shared}/program.output", "wb") as output:
-                process = subprocess.Popen(
-                    child_command(
-                        "unjam.doctor.check.target.program",
-                        str(agents_end.fileno()),
-                        str(twins_end.fileno()),
-                        files.shared,
-                        *arguments,
-                    ),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=observed_environment(files.environment()),
-                    pass_fds=(agents_end.fileno(), twins_end.fileno()),
-                    start_new_session=True,
-                )
-            process.returncode = 0  # `reap` waits for it, not subprocess
-            return process.pid
-
-        return cls(begin)
 
     # -- requests ----------------------------------------------------------------------------------
 
