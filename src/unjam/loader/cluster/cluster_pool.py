@@ -60,7 +60,7 @@ class ClusterPool(Pool):
     ) -> None:
         self._cluster, self._specs, self._reports, self._patience = cluster, specs, reports, patience
         self._may_move = may_move
-        self._owner = os.getpid()
+        self._owner_pid = os.getpid()
         self._links: list[NodeLink] = []
         self._closers: list[threading.Thread] = []
         self._at: dict[int, NodeLink] = {}
@@ -219,7 +219,7 @@ class ClusterPool(Pool):
 
     @override
     def close(self) -> None:
-        if self._owner != os.getpid():
+        if self._owner_pid != os.getpid():
             self.forget()
             return
         if self.closed:

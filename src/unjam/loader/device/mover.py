@@ -87,7 +87,7 @@ class Mover(Transfer):
         self._device = device
         self._count = count
         self._pinner: Pinner | None = None  # for memory that the device does not read directly
-        self._home = os.getpid()
+        self._owner_pid = os.getpid()
         self._opened: Accelerator | None = None
         self._memory: RegisteredMemory | None = None
         self._ahead: dict[int, DeviceBatch] = {}  # arrived and not asked for
@@ -152,7 +152,7 @@ class Mover(Transfer):
 
     def close(self) -> None:
         """Begin nothing more, and wait until the device reads none of our memory."""
-        if os.getpid() != self._home:
+        if os.getpid() != self._owner_pid:
             return  # a forked child must not use the device
         self._ahead.clear()
         if self._pinner is not None:

@@ -77,7 +77,7 @@ class Driver:
         self._delivered = 0
         self._positions = WorkerPositions()
         self.lock = ConsumerLock()
-        self._owner = os.getpid()
+        self._owner_pid = os.getpid()
         # For recovery after an exception from a signal handler: whether `next` was interrupted, and
         # the batch that it had opened.
         self._interrupted = False
@@ -159,7 +159,7 @@ class Driver:
         # a thread that waits in `next` checks this at least every STALL_CHECK
         self.closed, held = True, False
         try:
-            mine = self.lock.is_mine or os.getpid() != self._owner
+            mine = self.lock.is_mine or os.getpid() != self._owner_pid
             held = not mine and self.lock.enter_to_close(2 * STALL_CHECK.seconds)
         finally:  # also after Ctrl-C: close() does nothing a second time
             try:

@@ -43,7 +43,7 @@ class ForkServerProcess:
         self._status_fd: OwnedFd | None = OwnedFd(fds[0])
         self._pidfd = OwnedFd(fds[1]) if len(fds) > 1 else None
         self._exitcode: int | None = None
-        self._owner = os.getpid()
+        self._owner_pid = os.getpid()
 
     @property
     def sentinel(self) -> int:
@@ -78,7 +78,7 @@ class ForkServerProcess:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        if self._exitcode is not None or self._owner != os.getpid() or self.pid is None:
+        if self._exitcode is not None or self._owner_pid != os.getpid() or self.pid is None:
             return
         with contextlib.suppress(ProcessLookupError):
             if self._pidfd is not None:
@@ -119,7 +119,7 @@ class ForkClient:
     what = "the fork server"
 
     def __init__(self, channel: Channel) -> None:
-        self._owner = os.getpid()
+        self._owner_pid = os.getpid()
         self._lock = threading.Lock()
         self._channel = channel
         self._unanswered = 0
@@ -127,9 +127,9 @@ class ForkClient:
     @property
     def usable(self) -> bool:
         """Whether this process started it and it still listens."""
-        if self._owner == os.getpid() and not self._channel.closed and not self._channel.arrived:
+        if self._owner_pid == os.getpid() and not self._channel.closed and not self._channel.arrived:
             self._channel.receive()  # to notice the end of the stream
-        return self._owner == os.getpid() and not self._channel.closed
+        return self._owner_pid == os.getpid() and not self._channel.closed
 
     def fork(self, workers: list[tuple[int, int]]) -> list[ForkServerProcess]:
         """Fork a worker for each (number, channel descriptor), in parallel."""
@@ -223,7 +223,7 @@ class ForkServer(ForkClient):
     @property
     def usable(self) -> bool:
         """Whether this process started it and it still runs."""
-        return self._owner == os.getpid() and not self._channel.closed and self._process.poll() is None
+        return self._owner_pid == os.getpid() and not self._channel.closed and self._process.poll() is None
 
     def preload(self, modules: Iterable[str]) -> None:
         """Import installed modules in the server, in this order, where that is safe."""
@@ -247,7 +247,7 @@ class ForkServer(ForkClient):
 
     def shut_down(self) -> None:
         """Stop the server; its workers die with it."""
-        if self._owner != os.getpid():
+        if self._owner_pid != os.getpid():
             self._channel.forget()
             self._process.returncode = 0  # not our child: nothing to reap, no warning
             return

@@ -66,7 +66,7 @@ class ProcessPool(Pool):
         self._launcher = launcher
         self._specs = specs
         self._setup = setup
-        self._owner = os.getpid()
+        self._owner_pid = os.getpid()
         self._handles: dict[int, WorkerHandle] = {}
         self._by_fd: dict[int, WorkerHandle] = {}
         self._poller = select.poll()
@@ -252,7 +252,7 @@ class ProcessPool(Pool):
 
     def close(self) -> None:
         """End every worker, as NOTE [ Stopping ] describes."""
-        if self._owner != os.getpid():
+        if self._owner_pid != os.getpid():
             self.forget()
             return
         if self.closed:

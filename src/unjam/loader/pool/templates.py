@@ -47,7 +47,7 @@ class TemplateProcess(ForkClient):
         self.whole: Payload | None = None  # the payload that it has rebuilt, if any
         self.containers: list[LargeContainer] = []
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # the pools whose workers it forks
-        self._end = weakref.finalize(self, _close_channel, self._channel, self._owner)
+        self._end = weakref.finalize(self, _close_channel, self._channel, self._owner_pid)
         _alive[id(self)] = self
         self.used()
 

@@ -22,7 +22,7 @@ class Leases:
         self._mappings: dict[int, Mapping] = {}
         self._live: dict[tuple[int, int], weakref.ref[Any]] = {}
         self._poison = bool(os.environ.get(POISON_VARIABLE))
-        self._home = os.getpid()
+        self._owner_pid = os.getpid()
 
     def add(self, slot: int, size: int, fd: int) -> None:
         """Map a slot that a worker made."""
@@ -52,10 +52,10 @@ class Leases:
         mapping = self._mappings[slot]
         owner = mapping.owner()
         key = (slot, generation)
-        live, page, poison, home = self._live, self._page, self._poison, self._home
+        live, page, poison, owner_pid = self._live, self._page, self._poison, self._owner_pid
 
         def give_back(_: weakref.ref[Any]) -> None:
-            if os.getpid() != home:
+            if os.getpid() != owner_pid:
                 return  # a forked child dropped its copy; the parent still has it
             if poison:
                 ctypes.memset(mapping.address, POISON, mapping.size)
@@ -75,7 +75,7 @@ class Leases:
 
     def refuse(self, slot: int, generation: int) -> None:
         """Free a slot without reading its filling."""
-        if os.getpid() != self._home:
+        if os.getpid() != self._owner_pid:
             return
         mapping = self._mappings.get(slot)
         if self._poison and mapping is not None:
