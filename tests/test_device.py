@@ -480,6 +480,30 @@ def test_worker_death_is_recovered(device):
     assert loader.statistics().restarts == 1
 
 
+@pytest.mark.parametrize("at", [2, 5])
+def test_an_interrupted_function_for_the_device_gets_the_same_batch_again(at):
+    interrupts = []
+
+    def on_device(batch):
+        if int(batch[0, 0]) == 4 * at and not interrupts:
+            interrupts.append(at)
+            raise KeyboardInterrupt
+        return batch
+
+    data = torch.arange(40).repeat_interleave(20_000).view(40, 20_000)
+    batches = iter(unjam.DataLoader(data, 4, num_workers=1, device="cpu", on_device=on_device, prefetch_factor=4))
+    got = []
+    while len(got) < 10:
+        try:
+            got.append(next(batches)[:, 0].tolist())
+        except KeyboardInterrupt:
+            pass
+        else:
+            continue
+        time.sleep(0.5)  # the worker fills the free slots
+    assert got == [list(range(n, n + 4)) for n in range(0, 40, 4)]
+
+
 def test_a_forked_child_does_not_touch_the_device(device):
     loader = loader_of()
     iterator = iter(loader)

@@ -459,6 +459,35 @@ def test_undecodable_file_names_are_logged(tmp_path):
     assert "ValueError: img/" in done.stdout
 
 
+class Drawn(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index, float(torch.rand(())), index == 3
+
+
+def _values(samples):
+    return {index: value for index, value, _ in samples}
+
+
+def _values_without_bad(samples):
+    if any(bad for *_, bad in samples):
+        raise ValueError("bad")
+    return _values(samples)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_a_failed_collate_does_not_change_the_random_numbers_of_other_samples(workers, policy):
+    options = {"num_workers": workers, "rng": "sample"}
+    torch.manual_seed(0)
+    (usual, *_) = DataLoader(Drawn(), 4, collate_fn=_values, **options)
+    torch.manual_seed(0)
+    (found, *_) = DataLoader(Drawn(), 4, collate_fn=_values_without_bad, on_error=policy, **options)
+    assert found == {index: usual[index] for index in (0, 1, 2)}
+
+
 class HangsWhole(Whole):
     def __getitem__(self, index):
         if index == 5:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import json
 import os
 import pickle
 import random
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,6 +30,8 @@ from torch.utils.data import (
 import unjam
 from support import python
 from unjam import CannotResumeError, DataLoader, ElasticSampler, UnjamWarning
+from unjam.loader.driver.epoch_progress import EpochProgress
+from unjam.loader.driver.index_source import IndexSource
 from unjam.loader.worker.sample_random import SampleRandom
 from unjam.system import random_state
 
@@ -506,6 +510,70 @@ def test_an_empty_state_is_ignored():
     loader = DataLoader(Plain(), batch_size=4)
     loader.load_state_dict({})
     assert len(list(loader)) == 10
+
+
+def test_an_elastic_sampler_begins_again_after_a_break():
+    sampler = ElasticSampler(range(40), shuffle=False)
+    loader = DataLoader(range(40), 4, sampler=sampler, num_workers=1)
+    for _ in range(2):
+        assert next(iter(loader)).tolist() == [0, 1, 2, 3]
+    assert [int(index) for batch in loader for index in batch] == list(range(40))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_interrupt_while_the_sampler_saves_its_state_loses_no_batch(workers):
+    class Interrupted(ElasticSampler):
+        interrupts = 0
+
+        def state_dict(self):
+            if self._since == 12 and not self.interrupts:
+                self.interrupts = 1
+                raise KeyboardInterrupt
+            return super().state_dict()
+
+    sampler = Interrupted(range(40), shuffle=False)
+    batches, got = None, []
+    while batches is None or len(got) < 40:
+        try:
+            batches = batches or iter(
+                DataLoader(range(40), 4, sampler=sampler, num_workers=workers, prefetch_factor=1 if workers else None)
+            )
+            got += next(batches).tolist()
+        except KeyboardInterrupt:
+            continue
+    assert sampler.interrupts
+    assert got == list(range(40))
+
+
+class Uneven(IterableDataset):
+    def __iter__(self):
+        yield from range(4 if get_worker_info().id == 0 else 400)
+
+
+def test_a_state_does_not_grow_after_a_short_stream_has_ended():
+    loader = DataLoader(Uneven(), 2, num_workers=2)
+    for _ in itertools.islice(iter(loader), 100):
+        pass
+    assert len(loader.state_dict()["finished_ahead"]) <= 2
+
+
+def test_a_run_that_resumed_out_of_order_can_be_resumed_again():
+    sampler = SubsetRandomSampler(range(40))
+    source = index_source(sampler)
+    progress = EpochProgress(position=3, finished_ahead={4: (0, None)})
+    source.begin(progress)
+    requests = [source.next(n) for n in range(2)]
+    assert [one.number for one in requests] == [3, 5]
+    progress.finish_batch(requests[0], delivered=True)
+    assert progress.position == 5
+    assert progress.indices_checksum not in (0, requests[0].indices_checksum)
+
+
+def index_source(sampler):
+    settings = SimpleNamespace(batched=False, seed=None)
+    source = IndexSource(settings, spares=False)
+    source.draw = functools.partial(next, iter(sampler))
+    return source
 
 
 def test_a_sampler_with_a_changed_order_is_reported():

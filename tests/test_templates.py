@@ -608,6 +608,14 @@ def test_the_fork_server_starts_when_a_loader_is_created():
     assert done.returncode == 0, done.stderr
 
 
+def test_an_item_that_moves_to_the_next_list_is_a_change():
+    groups = [[3 * n, 3 * n + 1, 3 * n + 2] for n in range(N)]
+    one, _ = large_containers.snapshot(groups)
+    assert one.unchanged()
+    groups[1].append(groups[0].pop(0))  # referents of a list are listed from its end
+    assert not one.unchanged()
+
+
 def test_a_dataset_too_large_for_two_copies_is_forked(monkeypatch):
     from unjam.loader.pool import open_pool
 

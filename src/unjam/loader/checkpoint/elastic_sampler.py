@@ -47,7 +47,7 @@ class ElasticSampler(Sampler[Any]):
             raise ValueError(f"rank should be from 0 to {self.num_replicas - 1}, but got rank={self.rank}")
         self.source, self.shuffle, self.seed, self.drop_last = source, shuffle, seed, drop_last
         self.epoch = 0
-        # samples of this epoch that all ranks together consumed: before the current iterator started, and since then
+        # samples of this epoch that all ranks together consumed: before it was resumed, and by the current iterator
         self._before = self._since = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -62,7 +62,7 @@ class ElasticSampler(Sampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Yield this rank's share of the rest of the epoch."""
-        self._before, self._since = self._before + self._since, 0
+        self._since = 0
         order = self._order()
         left = order[self._before :]
         surplus = len(left) % self.num_replicas

@@ -82,6 +82,8 @@ class Driver:
         # the batch that it had opened.
         self._interrupted = False
         self._opened: tuple[int, Any] | None = None
+        # the same, before the user's `on_device`
+        self._unpacked: tuple[int, Any] | None = None
         self.closed = False
 
     # -- called by the iterator --------------------------------------------------------------------
@@ -99,7 +101,7 @@ class Driver:
         `drawn`: what another driver drew for this epoch, before it delivered anything.
         """
         self.lock.check_idle()
-        self._interrupted, self._opened = False, None
+        self._interrupted, self._opened, self._unpacked = False, None, None
         if self._has_begun:
             self._record_deaths_between_epochs()
             self._forget_last_epoch()
@@ -265,10 +267,14 @@ class Driver:
             problem = self._on_error.finish_batch(batch, report.failures(), empty=result.empty, raises=result.raises)
         if problem is None and not result.empty:
             try:
-                data = self._transfer.finish(result.open(copy=self.pool.held() >= MOST_HELD))
+                # a batch can be opened only once, and a signal handler may raise in the user's `on_device`
+                if self._unpacked is None or self._unpacked[0] != batch:
+                    self._unpacked = (batch, result.open(copy=self.pool.held() >= MOST_HELD))
+                data = self._transfer.finish(self._unpacked[1])
                 self._opened = (batch, data)
             except Exception as error:  # noqa: BLE001 - the batch cannot be rebuilt; raised below
                 problem = error
+        self._unpacked = None
         request = self._table.remove(batch)
         assert request is not None, "a delivered batch without a request"
         self._positions.progress.finish_batch(request, delivered=problem is None and not result.empty)
@@ -365,9 +371,7 @@ class Driver:
                 case act.Stop(worker, reason):
                     self.pool.stop(worker, reason)
                 case act.Drop(batch):
-                    table.drop(batch)
-                    self._positions.drop(batch)
-                    self._on_error.forget(batch)
+                    self._drop(batch)
                 case act.End() | act.GiveUp():
                     self._outcome = action
                 case act.Warn(worker, batch):
@@ -423,6 +427,14 @@ class Driver:
             self._incidents.death(death, [], self._table.requests)
             self._decide(ev.Lost(death.worker))
 
+    def _drop(self, batch: int) -> None:
+        request = self._table.requests.get(batch)
+        if request is not None and self._machine.config.iterable:  # its worker's stream has ended
+            self._positions.progress.finish_batch(request, delivered=False)
+        self._table.drop(batch)
+        self._positions.drop(batch)
+        self._on_error.forget(batch)
+
     def _forget_last_epoch(self) -> None:
         """Drop what an exception left half done: decisions, batches that were due, workers that were not started."""
         self._outcome = None
@@ -453,6 +465,7 @@ class Driver:
         self.closed = True
         self._decide(ev.Closed())
         self._todo.clear()
+        self._unpacked = None
         self._table.close()
         try:
             self._transfer.close()

@@ -54,6 +54,13 @@ class EpochProgress:
             self.indices_checksum, self.sampler_state = self.finished_ahead.pop(self.position)
             self.position += 1
 
+    def drew_again(self, request: BatchRequest) -> None:
+        """Complete what is known about a batch that was finished, out of order, before the run resumed."""
+        if request.number in self.finished_ahead:
+            self.finished_ahead[request.number] = (request.indices_checksum, request.sampler_state)
+        elif request.number + 1 == self.position:
+            self.indices_checksum, self.sampler_state = request.indices_checksum, request.sampler_state
+
     def made_by(self, worker: int, position: WorkerPosition) -> None:
         """Note which worker made the finished batch, and its position after it."""
         self.last_worker = worker

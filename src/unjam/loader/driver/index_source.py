@@ -30,6 +30,8 @@ class IndexSource:
         self._progress = EpochProgress()
         # a signal handler raised while the sampler was running
         self._interrupted = False
+        # what the sampler returned, until it is in a request: a signal handler may raise in between
+        self._returned: list[Any] = []
         # returns the next indices or raises StopIteration; set only during `begin` and `next`
         self.draw: Callable[[], Any] | None = None
         # Requests drawn in this epoch, kept until the loader's first batch is delivered: a restart
@@ -46,7 +48,7 @@ class IndexSource:
         self._epoch, self._number, self._indices_checksum = progress.epoch, progress.position, progress.indices_checksum
         self._skipped = frozenset(progress.finished_ahead)
         self._recent.clear()
-        self._drawn = deque(drawn)
+        self._drawn, self._returned = deque(drawn), []
         if self.undelivered is not None:
             self.undelivered = []
 
@@ -56,9 +58,10 @@ class IndexSource:
         self._progress.sampler_was_asked = True
         assert self.draw is not None, "called outside next()"
         try:
-            request = self._repeated(batch) if self._drawn else self._request(batch, self.draw())
+            request = self._repeated(batch) if self._drawn else self._request(batch)
             while request.number in self._skipped:
-                request = self._request(batch, self.draw())
+                self._progress.drew_again(request)
+                request = self._request(batch)
         except StopIteration:
             self._interrupted = False
             if was_interrupted:
@@ -85,26 +88,28 @@ class IndexSource:
         self._number, self._indices_checksum = request.number + 1, request.indices_checksum
         return replace(request, batch=batch, decisions={}, sent_to=None)
 
-    def _request(self, batch: int, index: Any) -> BatchRequest:
+    def _request(self, batch: int) -> BatchRequest:
+        assert self.draw is not None, "called outside next()"
+        if not self._returned:
+            self._returned.append(self.draw())
+        index = self._returned[0]
         if self._batched and type(index) is not list and isinstance(index, Iterator):
-            index = list(index)
+            index = self._returned[0] = list(index)
         # copy the indices now: samplers may reuse their lists
         indices = indices_of(index, batched=self._batched)
         spares = tuple(self._recent) if self._keeps_spares else ()
-        if self._keeps_spares:
-            self._recent.extend(indices)
-        number = self._number
-        self._number += 1
-        self._indices_checksum = checksum(indices, self._indices_checksum)
         state = getattr(self.draw, "state", None)
-        seed = None if self._seed is None else batch_seed(self._seed, self._epoch, number)
-        return BatchRequest(
+        request = BatchRequest(
             batch,
-            number,
-            seed=seed,
+            self._number,
+            seed=None if self._seed is None else batch_seed(self._seed, self._epoch, self._number),
             index=index,
             indices=indices,
             spares=spares,
-            indices_checksum=self._indices_checksum,
+            indices_checksum=checksum(indices, self._indices_checksum),
             sampler_state=None if state is None else state(len(indices)),
         )
+        if self._keeps_spares:
+            self._recent.extend(indices)
+        self._number, self._indices_checksum, self._returned = request.number + 1, request.indices_checksum, []
+        return request

@@ -69,6 +69,7 @@ class LargeContainer:
     versions: Any = None
     lists: list[Any] = field(default_factory=list)
     list_places: Any = None
+    lengths: Any = None  # of the lists and sets
     # reference counts of the dicts, and of the lists and sets, at the time of sending
     counts: tuple[Any, ...] = ()
     held: list[Any] = field(default_factory=list)
@@ -76,7 +77,7 @@ class LargeContainer:
     def forget(self) -> None:
         """Drop our references, so that `snapshot` does not count them as references from outside."""
         self.dicts, self.places, self.versions = [], None, None
-        self.lists, self.list_places, self.held, self.counts = [], None, [], ()
+        self.lists, self.list_places, self.lengths, self.held, self.counts = [], None, None, [], ()
 
     def held_elsewhere(self) -> bool:
         """Return whether anything mutable in it is also referenced from outside.
@@ -97,6 +98,9 @@ class LargeContainer:
         if self.held_elsewhere():
             return False
         if len(self.dicts) and not np.array_equal(read_words(self.places, _VERSION_AT), self.versions):
+            return False
+        # an item may have moved from one list to the next
+        if len(self.lists) and not np.array_equal(_lengths(self.lists), self.lengths):
             return False
         at = 0
         for now in _items_in_chunks(self.lists):
@@ -125,7 +129,7 @@ def snapshot(container: Any) -> tuple[LargeContainer, bytes] | None:
         level = [one for one in parts if type(one) in _INSIDE]
         del dicts
     if large.lists:
-        large.list_places = _places(large.lists)
+        large.list_places, large.lengths = _places(large.lists), _lengths(large.lists)
     if large.dicts:
         large.places = _places(large.dicts)
         large.versions = read_words(large.places, _VERSION_AT)
@@ -134,6 +138,10 @@ def snapshot(container: Any) -> tuple[LargeContainer, bytes] | None:
     large.held = list(itertools.chain.from_iterable(_items_in_chunks(large.lists)))
     large.counts = tuple(None if some is None else _counts(some) for some in (large.places, large.list_places))
     return large, file.getvalue()
+
+
+def _lengths(lists: list[Any]) -> Any:
+    return np.fromiter(map(len, lists), np.int64, len(lists))
 
 
 def _items_in_chunks(lists: list[Any]) -> Iterator[list[Any]]:

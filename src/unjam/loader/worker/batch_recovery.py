@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 from unjam.loader.engine.policy import Decision
@@ -29,6 +31,8 @@ class BatchRecovery:
     ) -> None:
         self._failures, self._samples = failures, samples
         self._spec, self._dataset, self._context = failures.spec, failures.dataset, failures.context
+        # loads a sample again; the fetcher seeds the generators first if random numbers belong to the sample
+        self.load: Callable[[Any], Any] = partial(operator.getitem, failures.dataset)
         self._tolerant = tolerant
         self._strict = tolerant is not None
 
@@ -85,7 +89,7 @@ class BatchRecovery:
                     tried[position] = failed
                     self._failures.pause(job, position, tries)
                     with contextlib.suppress(Exception):  # it stays an outlier
-                        data[one.place] = self._dataset[index]
+                        data[one.place] = self.load(index)
                     continue
                 tried.pop(position, None)
                 del data[one.place]
@@ -119,14 +123,14 @@ class BatchRecovery:
         if self._spec.iterable:
             return False
         try:
-            data[:] = [self._dataset[job.index_at(position)] for position in job.kept(len(data))]
+            data[:] = [self.load(job.index_at(position)) for position in job.kept(len(data))]
         except Exception:  # noqa: BLE001 - user code; the samples stay as they are
             return False
         return True
 
     def _replace_in_place(self, job: BatchJob, failed: SampleFailure, data: list[Any], place_in_data: int) -> None:
         found: list[Any] = []
-        self._samples.replace(job, failed, found, lambda index: self._dataset[index])
+        self._samples.replace(job, failed, found, self.load)
         data[place_in_data:place_in_data] = found
 
     def cannot_load(self, job: BatchJob, error: BaseException) -> None:

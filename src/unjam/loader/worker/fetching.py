@@ -125,6 +125,8 @@ class MapFetcher(Fetcher):
                 load_dataset(dataset, spec.start_at)
             random_state.restore(spec.start_at.random)
         self._dataset = dataset if self._seeds is None else _Seeding(dataset, self._seeds)
+        if self._seeds is not None:
+            self.batches.load = self._dataset.__getitem__
         self._tracker = PositionTracker(dataset, None, every=spec.snapshot_every, random=spec.reports_generators)
         # Nothing watches inline loading: fast samples need no heartbeat each.
         self._times_batches = spec.inline
