@@ -65,7 +65,7 @@ MUTANTS = [
     Mutant(
         "a forked child frees the parent's memory",
         "loader/transport/leases.py",
-        "            if os.getpid() != home:\n                return  # a forked child dropped its copy; the parent still has it\n",
+        "            if os.getpid() != owner_pid:\n                return  # a forked child dropped its copy; the parent still has it\n",
         "",
         "test_forked_worker_compatibility test_transport",
     ),
