@@ -545,6 +545,33 @@ def test_an_interrupt_while_the_sampler_saves_its_state_loses_no_batch(workers):
     assert got == list(range(40))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sampler_state_that_fails_once_is_raised_once(workers):
+    class Fails(ElasticSampler):
+        failures = 0
+
+        def state_dict(self):
+            if self._since == 12:
+                self.failures += 1
+                raise ValueError("no state now")
+            return super().state_dict()
+
+    sampler = Fails(range(40), shuffle=False)
+    batches = iter(DataLoader(range(40), 4, sampler=sampler, num_workers=workers))
+    got = []
+    for _ in range(20):
+        try:
+            got += next(batches).tolist()
+        except ValueError:
+            continue
+        except StopIteration:
+            break
+    else:
+        pytest.fail("it does not end")
+    assert sampler.failures == 1
+    assert got[:8] == list(range(8))
+
+
 class Uneven(IterableDataset):
     def __iter__(self):
         yield from range(4 if get_worker_info().id == 0 else 400)

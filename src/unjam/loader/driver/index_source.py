@@ -72,7 +72,7 @@ class IndexSource:
                 ) from None
             raise
         except Exception:
-            self._interrupted = False
+            self._interrupted, self._returned = False, []  # the same indices would fail again, every time
             raise
         self._interrupted = False
         if self.undelivered is not None:
