@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -404,8 +405,26 @@ ODD = [
 ]
 
 
+@pytest.fixture
+def vanishing_folders():
+    """Beside the test's own folder, others appear and vanish all the time, as those of other programs do."""
+    stop = threading.Event()
+
+    def churn():
+        while not stop.is_set():
+            made = [tempfile.mkdtemp(dir="/var/tmp", prefix="unjam-test-") for _ in range(40)]
+            for one in made:
+                shutil.rmtree(one)
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system for the test needs root")
-@pytest.mark.usefixtures("isolation")
+@pytest.mark.usefixtures("isolation", "vanishing_folders")
 @pytest.mark.parametrize("user", [0, NOBODY])
 def test_every_mount_is_covered(work, user):
     """Odd names, a file that is mounted by itself, and file systems below /run."""

@@ -230,14 +230,15 @@ class _ViewBuilder:
         for entry in entries(self._source(point)):
             path = os.path.join(point, entry.name)
             copy = os.path.join(lower, entry.name)
-            if entry.is_dir(follow_symlinks=False):
-                os.mkdir(copy, 0o700)
-                copy_status(entry.path, copy)
-                folders.append(path)
-            elif entry.is_symlink():
-                os.symlink(os.readlink(entry.path), copy)
-            elif entry.is_file():
-                late += self._copied_below(entry, copy, path)
+            with contextlib.suppress(FileNotFoundError):  # another process removes it now
+                if entry.is_dir(follow_symlinks=False):
+                    os.mkdir(copy, 0o700)
+                    copy_status(entry.path, copy)
+                    folders.append(path)
+                elif entry.is_symlink():
+                    os.symlink(os.readlink(entry.path), copy)
+                elif entry.is_file():
+                    late += self._copied_below(entry, copy, path)
             # sockets in use are bound below; a pipe or device in such a folder is not shown
         self._overlay(point, lower)
         for path in late:
@@ -247,8 +248,11 @@ class _ViewBuilder:
             if path not in mounts and os.path.isdir(self._target(path)):
                 if os.path.basename(path) in names:
                     self._cover(path, inner)
-                elif os.access(self._source(path), os.X_OK) or os.stat(self._source(path)).st_uid == os.geteuid():
-                    self._overlay(path, self._source(path))
+                    continue
+                # If another process removes it now, the layer above shows an empty folder.
+                with contextlib.suppress(FileNotFoundError):
+                    if os.access(self._source(path), os.X_OK) or os.stat(self._source(path)).st_uid == os.geteuid():
+                        self._overlay(path, self._source(path))
 
     def _copied_below(self, entry: os.DirEntry[bytes], copy: bytes, path: bytes) -> list[bytes]:
         """Copy a file, or return its path if it must be shown read-only instead."""
