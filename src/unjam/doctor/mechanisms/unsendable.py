@@ -74,6 +74,8 @@ def _worker_that_never_began(known: Knowledge) -> Iterator[Explanation]:
     if ended is None or loader is None or known.watched.outcome not in ("failed", "frozen"):
         return
     case = known.case_of(loader.pid, loader.number)
+    if case is not None and case.process_facts.interactive and "__main__" in ended.message:
+        return  # a notebook's class, which the worker did not find: that is UJ106
     start = case.loader.start_method if case is not None else "spawn"
     as_is = case.as_is if case is not None else None
     yield CannotBeUnpickled(

@@ -83,6 +83,6 @@ def help_for(path: str, type_name: str) -> str:
     if type_name.startswith("multiprocessing"):
         return f"create {path} from the context that starts the workers: multiprocessing.get_context('forkserver')"
     return (
-        f"create {path} in the worker: replace it with unjam.per_worker(function that creates it, its arguments), or set it to None in "
-        "__init__ and create it on first use, or drop it in __getstate__"
+        f"create {path} in the worker: replace it with unjam.per_worker(function that creates it, its arguments), or store None "
+        "in __init__ and create it on first use, or drop it in __getstate__"
     )
