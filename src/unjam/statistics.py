@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from unjam.units import duration
+from unjam.units import duration, near
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,10 @@ class Profile:
             rows.append(f"  lines, from {self.looks} stack samples of busy workers:")
             for one in self.lines[:8]:
                 inside = f"  in {one.inside}" if one.inside else ""
-                rows.append(f"    {one.share:>4.0%} {one.file}:{one.line} {one.function}: {one.text}{inside}")
+                stage = "" if one.stage == "getitem" else f"  ({one.stage})"
+                rows.append(
+                    f"    {one.share:>4.0%} {near(one.file)}:{one.line} {one.function}: {one.text}{inside}{stage}"
+                )
         return "\n".join(rows) or "  no profile yet"
 
 

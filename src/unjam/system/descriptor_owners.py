@@ -11,7 +11,7 @@ import struct
 from collections import defaultdict
 from functools import cached_property
 
-from unjam.system.proc_files import is_number, read_text
+from unjam.system.proc_files import descriptor_flags, descriptor_target, descriptors, is_number, read_text, tcp_sockets
 
 _ACCESS = 3  # mask for a descriptor's flags: 0 reads, 1 writes, 2 both
 _SOCK_DIAG, _BY_FAMILY, _SHOW_PEER, _PEER = 4, 20, 4, 2
@@ -29,15 +29,9 @@ class Owners:
         for name in os.listdir("/proc"):
             if not is_number(name):
                 continue
-            try:
-                fds = os.listdir(f"/proc/{name}/fd")
-            except OSError:
-                continue
-            for fd in fds:
-                with contextlib.suppress(OSError):
-                    target = os.readlink(f"/proc/{name}/fd/{fd}")
-                    if target.startswith(("pipe:", "socket:")):
-                        found[target].append((int(name), int(fd)))
+            for fd, target in descriptors(name).items():
+                if target.startswith(("pipe:", "socket:")):
+                    found[target].append((int(name), fd))
         return found
 
     def other_end(self, pid: int, fd: int) -> list[int] | None:
@@ -45,10 +39,7 @@ class Owners:
 
         None: the descriptor is something else, or the other end is unknown.
         """
-        try:
-            target = os.readlink(f"/proc/{pid}/fd/{fd}")
-        except OSError:
-            return None
+        target = descriptor_target(fd, pid)
         if target.startswith("pipe:"):
             return self._pipe(pid, fd, target)
         if target.startswith("socket:"):
@@ -88,24 +79,22 @@ class Owners:
 
     def _tcp_peer(self, pid: int, inode: str) -> str | None:
         """The inode of the socket at the other end of a connection within this machine."""
-        rows, by_ends = self._connections(_network(pid))
+        rows, by_ends = self._connections(pid)
         mine = rows.get(inode)
         if mine is None:
             return None
         other = by_ends.get((mine[1], mine[0]), "0")
         return other if other != "0" else None
 
-    def _connections(self, network: tuple[int, str]) -> tuple[dict[str, tuple[str, str]], dict[tuple[str, str], str]]:
-        """Inode to its two addresses, and back, in one network namespace."""
-        known = self._networks.get(network[0])
+    def _connections(self, pid: int) -> tuple[dict[str, tuple[str, str]], dict[tuple[str, str], str]]:
+        """Inode to its two addresses, and back, in the network namespace of a process."""
+        network = 0
+        with contextlib.suppress(OSError):
+            network = os.stat(f"/proc/{pid}/ns/net").st_ino
+        known = self._networks.get(network)
         if known is None:
-            rows = {}
-            for table in ("tcp", "tcp6"):
-                for line in read_text(f"{network[1]}/net/{table}").splitlines()[1:]:
-                    words = line.split()
-                    if len(words) > 9:
-                        rows[words[9]] = (words[1], words[2])
-            known = self._networks[network[0]] = (rows, {ends: inode for inode, ends in rows.items()})
+            rows = {row[9]: (row[1], row[2]) for row, _ in tcp_sockets(pid)}
+            known = self._networks[network] = (rows, {ends: inode for inode, ends in rows.items()})
         return known
 
     @cached_property
@@ -142,14 +131,6 @@ class Owners:
         return True
 
 
-def _network(pid: int) -> tuple[int, str]:
-    """The network namespace of a process, by number, and the folder with its tables."""
-    try:
-        return os.stat(f"/proc/{pid}/ns/net").st_ino, f"/proc/{pid}"
-    except OSError:
-        return 0, f"/proc/{pid}"
-
-
 @functools.cache
 def pipes_record_writes() -> bool:
     """Whether this kernel records when a pipe was last written; Linux 6.15 and later do not."""
@@ -165,10 +146,7 @@ def pipes_record_writes() -> bool:
 
 
 def _access(pid: int, fd: int) -> int:
-    for line in read_text(f"/proc/{pid}/fdinfo/{fd}").splitlines():
-        if line.startswith("flags:"):
-            return int(line.split()[1], 8) & _ACCESS
-    return 2
+    return descriptor_flags(fd, pid, unknown=os.O_RDWR) & _ACCESS
 
 
 def file_lock_holder(pid: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from unjam.system.proc_files import read_text, stat_fields
+from unjam.system.proc_files import field, read_text, stat_fields
 
 CGROUP = "/sys/fs/cgroup"
 # variables in which launchers give the number of ranks on the machine
@@ -106,19 +106,17 @@ def processor_seconds(thread: int | str) -> float:
 
 def pss_bytes(pid: int) -> int:
     """A process's proportional share of the memory that it maps (PSS), in bytes; 0 if unknown."""
-    return _rollup(pid, "Pss:")
+    return _rollup(pid, "Pss")
 
 
 def private_dirty_bytes() -> int:
     """The memory of this process that it has written to and that no other process maps; 0 if unknown."""
-    return _rollup("self", "Private_Dirty:")
+    return _rollup("self", "Private_Dirty")
 
 
 def _rollup(pid: int | str, name: str) -> int:
-    for line in read_text(f"/proc/{pid}/smaps_rollup").splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024
-    return 0
+    words = field(f"/proc/{pid}/smaps_rollup", name)
+    return int(words[0]) * 1024 if words else 0
 
 
 def resident_bytes(pid: int | str = "self") -> tuple[int, int]:

@@ -6,7 +6,9 @@ of what unjam needs (scheduler statistics, system calls, cgroups, locks) is not 
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 
 def read_text(path: str) -> str:
@@ -34,6 +36,43 @@ def stat_fields(thread: int | str) -> list[str]:
     thread: a process number, or "PID/task/TID". Field n of proc(5) has index n - 3.
     """
     return read_text(f"/proc/{thread}/stat").rpartition(")")[2].split()
+
+
+def field(path: str, name: str) -> list[str]:
+    """The words after `name:` in a file of such lines; empty if there is none."""
+    return next((line.split()[1:] for line in read_text(path).splitlines() if line.startswith(f"{name}:")), [])
+
+
+def descriptor_target(fd: int | str | None, pid: int | str = "self") -> str:
+    """The file, pipe or socket behind a descriptor; empty if unknown."""
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{fd}")
+    except OSError:
+        return ""
+
+
+def descriptors(pid: int | str = "self") -> dict[int, str]:
+    """The open descriptors of a process, each with the file, pipe or socket behind it; empty if they cannot be read."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = os.listdir(f"/proc/{pid}/fd")
+    # one that cannot be read is closed by now, such as the one of the folder itself
+    return {int(name): target for name in names if (target := descriptor_target(name, pid))}
+
+
+def descriptor_flags(fd: int, pid: int | str = "self", *, unknown: int = os.O_RDONLY) -> int:
+    """The flags that a descriptor was opened with."""
+    words = field(f"/proc/{pid}/fdinfo/{fd}", "flags")
+    return int(words[0], 8) if words else unknown
+
+
+def tcp_sockets(pid: int | str = "self") -> Iterator[tuple[list[str], int]]:
+    """The rows of the TCP tables of a process's network namespace, each with the bytes of its addresses."""
+    for table, size in (("tcp", 4), ("tcp6", 16)):
+        for line in read_text(f"/proc/{pid}/net/{table}").splitlines()[1:]:
+            row = line.split()
+            if len(row) > 9:
+                yield row, size
 
 
 def is_number(text: str) -> bool:

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unjam.system import system_calls
-from unjam.system.proc_files import read_text, stat_fields
+from unjam.system import proc_files, system_calls
+from unjam.system.proc_files import read_text, stat_fields, tcp_sockets
 from unjam.system.system_calls import READS, WRITES, Call
 
 _STATES = {
@@ -193,9 +193,8 @@ def _polled(pid: int, call: Call) -> list[int]:
 
 def descriptor_target(pid: int, fd: int) -> str:
     """The target of a process's descriptor, as text."""
-    try:
-        target = os.readlink(f"/proc/{pid}/fd/{fd}")
-    except OSError:
+    target = proc_files.descriptor_target(fd, pid)
+    if not target:
         return f"descriptor {fd}"
     if target.startswith("socket:"):
         return f"a socket{_peer(pid, target[8:-1])}"
@@ -215,13 +214,9 @@ def _kind_of(target: str) -> str:
 
 def _peer(pid: int, inode: str) -> str:
     """` to 10.0.0.7:443` for a TCP connection; otherwise its own address, or empty text."""
-    for table, size in (("tcp", 4), ("tcp6", 16)):
-        for line in read_text(f"/proc/{pid}/net/{table}").splitlines()[1:]:
-            words = line.split()
-            if len(words) > 9 and words[9] == inode:
-                return (
-                    f" to {address_text(words[2], size)}" if words[3] == "01" else f" ({address_text(words[1], size)})"
-                )
+    for row, size in tcp_sockets(pid):
+        if row[9] == inode:
+            return f" to {address_text(row[2], size)}" if row[3] == "01" else f" ({address_text(row[1], size)})"
     return ""
 
 

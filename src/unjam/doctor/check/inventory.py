@@ -26,10 +26,11 @@ from unjam.doctor.facts.case import Part
 from unjam.doctor.facts.object_state import ObjectState
 from unjam.doctor.facts.source import where_set
 from unjam.shared.plain import is_plain
+from unjam.shared.share import estimate
 from unjam.system import object_graph
 from unjam.system.file_owner import is_users
 from unjam.system.object_graph import Held
-from unjam.system.proc_files import read_text
+from unjam.system.proc_files import descriptor_flags, descriptor_target, descriptors
 
 DEEPEST = 7
 MOST_OBJECTS = 20_000
@@ -217,24 +218,8 @@ def descriptor(obj: Any) -> int | None:
 
 
 def estimated_bytes(container: Any) -> int:
-    """About how many bytes a container keeps alive, estimated from its first items."""
-    if hasattr(container, "dtype"):
-        return int(container.size) * 64
-    values = list(zip(range(200), container.items() if isinstance(container, dict) else container, strict=False))
-    each = sum(_deep_size(value) for _, value in values) / max(1, len(values))
-    return int(sys.getsizeof(container) + each * len(container))
-
-
-def _deep_size(obj: Any, depth: int = 0) -> int:
-    size = sys.getsizeof(obj, 64)
-    if depth < 3 and isinstance(obj, (list, tuple, set)):
-        size += sum(_deep_size(one, depth + 1) for one in _first_items(obj))
-    elif depth < 3 and isinstance(obj, dict):
-        size += sum(
-            _deep_size(k, depth + 1) + _deep_size(v, depth + 1)
-            for k, v in zip(_first_items(obj), _first_items(obj.values()), strict=False)
-        )
-    return size
+    """About how many bytes a container keeps alive, estimated from a sample of its items."""
+    return int(container.size) * 64 if hasattr(container, "dtype") else estimate(container)
 
 
 def why_not_shared(container: Any) -> str:
@@ -356,31 +341,14 @@ def lock_state(lock: Any) -> ObjectState:
     return ObjectState("lock", between_processes=sem is not None, locked=locked, mine=mine, owner=owner)
 
 
-def descriptor_target(fd: int | None, pid: int | str = "self") -> str:
-    """The file, pipe or socket behind a descriptor; empty if unknown."""
-    try:
-        return os.readlink(f"/proc/{pid}/fd/{fd}")
-    except OSError:
-        return ""
-
-
 def open_files() -> dict[int, str]:
     """The open regular files of this process that may hold data."""
     found = {}
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target, fd = os.readlink(f"/proc/self/fd/{name}"), int(name)
+    for fd, target in descriptors().items():
+        with contextlib.suppress(OSError):
             if fd <= 2 or not stat.S_ISREG(os.fstat(fd).st_mode) or target.startswith(("/memfd:", "/dev/shm/")):
                 continue
             # a file that is only written, such as a log, shares its offset on purpose
-            if not flags_of(fd) & (os.O_WRONLY | os.O_APPEND):
+            if not descriptor_flags(fd) & (os.O_WRONLY | os.O_APPEND):
                 found[fd] = target
-        except (OSError, ValueError):
-            continue
     return found
-
-
-def flags_of(fd: int) -> int:
-    """The flags that a descriptor was opened with."""
-    lines = read_text(f"/proc/self/fdinfo/{fd}").splitlines()
-    return next((int(line.split()[1], 8) for line in lines if line.startswith("flags:")), os.O_RDONLY)

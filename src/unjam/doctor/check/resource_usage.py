@@ -14,7 +14,7 @@ from typing import Any
 from unjam.doctor.check.inventory import module_file
 from unjam.system.file_owner import is_users
 from unjam.system.limits import resident_bytes
-from unjam.system.proc_files import read_text
+from unjam.system.proc_files import descriptor_target, read_text
 
 MOST_FRAMES, MOST_NAMES, DEEPEST, EXAMINED = 3, 60, 2, 12
 MOST_OBJECTS, MOST_ITEMS = 300, 40
@@ -26,8 +26,9 @@ def resources() -> dict[str, int]:
     """The descriptors, threads, memory and children of this process."""
     found = {}
     with contextlib.suppress(OSError, ValueError, IndexError):
-        found["descriptors"] = len(os.listdir("/proc/self/fd"))
-        found["files"] = found["descriptors"] - _shared_memory()
+        names = os.listdir("/proc/self/fd")
+        found["descriptors"] = len(names)
+        found["files"] = len(names) - _shared_memory(names)
         found["threads"] = len(os.listdir("/proc/self/task"))
         found["memory"], _ = resident_bytes()
         found["children"] = len(read_text(f"/proc/self/task/{os.getpid()}/children").split())
@@ -37,16 +38,11 @@ def resources() -> dict[str, int]:
 MOST_DESCRIPTORS = 2000
 
 
-def _shared_memory() -> int:
+def _shared_memory(names: list[str]) -> int:
     """The number of descriptors of shared memory: each tensor that came from a worker keeps one."""
-    names = os.listdir("/proc/self/fd")
     if len(names) > MOST_DESCRIPTORS:
         return 0
-    found = 0
-    for name in names:
-        with contextlib.suppress(OSError):
-            found += os.readlink(f"/proc/self/fd/{name}").startswith(("/dev/shm/", "/memfd:"))
-    return found
+    return sum(descriptor_target(name).startswith(("/dev/shm/", "/memfd:")) for name in names)
 
 
 def containers(frame: FrameType | None) -> dict[str, tuple[int, int, int]]:

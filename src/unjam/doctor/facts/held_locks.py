@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from unjam.doctor.facts.source import tree_of
+from unjam.doctor.facts.source import nodes, tree_of
 from unjam.doctor.facts.trial import Place
 from unjam.system.file_owner import is_users
 from unjam.system.stacks import Frame
@@ -63,13 +63,10 @@ def _held_in(frame: Frame) -> Iterator[tuple[str, int]]:
 
 def _function(frame: Frame) -> ast.AST | None:
     """Return the innermost function around a line, or the module."""
-    tree, line = tree_of(frame.file), frame.line or 0
-    inside = [
-        node
-        for node in (ast.walk(tree) if tree else ())
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return max(inside, key=lambda node: node.lineno, default=tree)
+    line = frame.line or 0
+    functions = nodes(frame.file, ast.FunctionDef, ast.AsyncFunctionDef)
+    inside = [node for node in functions if node.lineno <= line <= (node.end_lineno or 0)]
+    return max(inside, key=lambda node: node.lineno, default=tree_of(frame.file))
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:

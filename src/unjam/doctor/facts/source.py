@@ -12,7 +12,7 @@ import linecache
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from unjam.doctor.facts.trial import Place
 
@@ -37,6 +37,31 @@ def tree_of(file: str) -> ast.Module | None:
         RecursionError,
     ):  # the parser can run out of memory or stack on extreme source
         return None
+
+
+_Node = TypeVar("_Node", bound=ast.AST)
+_Other = TypeVar("_Other", bound=ast.AST)
+
+
+@overload
+def nodes(file: str, kind: type[_Node], /) -> Iterator[_Node]: ...
+
+
+@overload
+def nodes(file: str, kind: type[_Node], other: type[_Other], /) -> Iterator[_Node | _Other]: ...
+
+
+def nodes(file: str, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the nodes of these kinds in a file; none if it cannot be read or parsed."""
+    tree = tree_of(file) if file else None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, kinds):
+            yield node
+
+
+def variables(node: ast.AST) -> set[str]:
+    """Return the names of the variables in an expression or statement."""
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 def line_of(place: Place | None) -> str:
@@ -131,11 +156,7 @@ def class_place(kind: type) -> Place | None:
 
 def _class_nodes(kind: type) -> Iterator[tuple[str, ast.ClassDef]]:
     file = file_of(kind)
-    tree = tree_of(file) if file else None
-    if tree is not None:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
-                yield file, node
+    yield from ((file, node) for node in nodes(file, ast.ClassDef) if node.name == kind.__name__)
 
 
 def file_of(kind: type) -> str:
@@ -152,15 +173,10 @@ def file_of(kind: type) -> str:
 
 
 def _in_module(file: str, name: str) -> Place | None:
-    tree = tree_of(file) if file else None
-    if tree is None:
-        return None
-    for node in ast.walk(tree):
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if any(isinstance(part, ast.Name) and part.id == name for target in targets for part in ast.walk(target)):
-            return Place(file, node.lineno)  # type: ignore[attr-defined]  # both have lineno
+    for node in nodes(file, ast.Assign, ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if any(name in variables(target) for target in targets):
+            return Place(file, node.lineno)
     return None
 
 
@@ -188,9 +204,8 @@ def swallowing(function: types.FunctionType) -> Iterator[tuple[Place, tuple[int,
 
 
 def _function_node(file: str, code: types.CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
+    for node in nodes(file, ast.FunctionDef, ast.AsyncFunctionDef):
+        if node.name == code.co_name:
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             if first <= code.co_firstlineno <= node.lineno:
                 return node
@@ -207,12 +222,9 @@ def caught_names(handler: ast.ExceptHandler) -> list[str]:
 
 def keeps_record(place: Place) -> bool:
     """Whether the handler at a line passes the exception on to something: a list, a log, a counter by kind."""
-    tree = tree_of(place.file)
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.ExceptHandler) and node.lineno == place.line and node.name:
-            return any(
-                isinstance(one, ast.Name) and one.id == node.name for line in node.body for one in ast.walk(line)
-            )
+    for node in nodes(place.file, ast.ExceptHandler):
+        if node.lineno == place.line and node.name:
+            return any(node.name in variables(line) for line in node.body)
     return False
 
 
@@ -240,7 +252,7 @@ def _what_it_does(handler: ast.ExceptHandler, function: str, given: set[str], *,
 
 def _depends(value: ast.expr, given: set[str]) -> bool:
     """Whether an expression uses an argument of the function other than self."""
-    return any(isinstance(node, ast.Name) and node.id in given - {"self"} for node in ast.walk(value))
+    return bool(variables(value) & (given - {"self"}))
 
 
 # -- how a program uses its loader -----------------------------------------------------------------
@@ -248,12 +260,7 @@ def _depends(value: ast.expr, given: set[str]) -> bool:
 
 def enclosing(file: str, line: int) -> list[ast.stmt]:
     """Return the statements around a line, outermost first."""
-    tree = tree_of(file)
-    found = [
-        node
-        for node in (ast.walk(tree) if tree else ())
-        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
-    ]
+    found = [node for node in nodes(file, ast.stmt) if node.lineno <= line <= (node.end_lineno or node.lineno)]
     return sorted(found, key=lambda node: (node.lineno, -(node.end_lineno or 0)))
 
 
@@ -325,13 +332,7 @@ def kept(place: Place) -> tuple[Place, str] | None:
     )
     if loop is None:
         return _kept_at_once(around[-1], place) if around else None
-    names = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
-    if (
-        isinstance(loop.iter, ast.Call)
-        and ast.unparse(loop.iter.func) == "enumerate"
-        and isinstance(loop.target, ast.Tuple)
-    ):
-        names -= {part.id for part in ast.walk(loop.target.elts[0]) if isinstance(part, ast.Name)}
+    names = _batch_variables(loop)
     for node in [inner for statement in loop.body for inner in ast.walk(statement)]:
         if (
             isinstance(node, ast.Call)
@@ -350,6 +351,13 @@ def kept(place: Place) -> tuple[Place, str] | None:
     return None
 
 
+def _batch_variables(loop: ast.For) -> set[str]:
+    """The variables that a loop over a loader sets, without the number that enumerate() counts."""
+    names = variables(loop.target)
+    counted = isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "enumerate"
+    return names - variables(loop.target.elts[0]) if counted and isinstance(loop.target, ast.Tuple) else names
+
+
 def _kept_at_once(statement: ast.AST, place: Place) -> tuple[Place, str] | None:
     if not isinstance(statement, ast.Assign):
         return None
@@ -357,7 +365,7 @@ def _kept_at_once(statement: ast.AST, place: Place) -> tuple[Place, str] | None:
     if isinstance(value, ast.Call) and ast.unparse(value.func) in ("list", "tuple", "sorted"):
         return Place(place.file, statement.lineno), name
     if isinstance(value, ast.ListComp):
-        names = {part.id for g in value.generators for part in ast.walk(g.target) if isinstance(part, ast.Name)}
+        names = {name for generator in value.generators for name in variables(generator.target)}
         if _is_batch(value.elt, names):
             return Place(place.file, statement.lineno), name
     return None
@@ -376,25 +384,15 @@ def _is_batch(value: ast.expr, names: set[str]) -> bool:
 
 def calls(file: str, method: str) -> bool:
     """Whether a file calls a method of this name on anything."""
-    tree = tree_of(file)
-    return any(
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
-        for node in (ast.walk(tree) if tree else ())
-    )
+    return any(isinstance(node.func, ast.Attribute) and node.func.attr == method for node in nodes(file, ast.Call))
 
 
 def uses_of(file: str, names: set[str]) -> tuple[dict[str, Place], dict[str, Place]]:
     """Return which attributes of the objects `names` a file reads, and which it sets in a loop."""
     reads: dict[str, Place] = {}
     writes: dict[str, Place] = {}
-    tree = tree_of(file)
-    if tree is None:
-        return reads, writes
-    loops = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.While))]
-    inside = {id(inner) for loop in loops for inner in ast.walk(loop)}
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Attribute):
-            continue
+    inside = {id(inner) for loop in nodes(file, ast.For, ast.While) for inner in ast.walk(loop)}
+    for node in nodes(file, ast.Attribute):
         if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Attribute) and id(node) in inside:
             inner = node.value  # dataset.cursor.value = 0 changes dataset.cursor
             if ast.unparse(inner.value) in names:
@@ -410,27 +408,17 @@ def uses_of(file: str, names: set[str]) -> tuple[dict[str, Place], dict[str, Pla
 
 def cycles(file: str, names: list[str]) -> Iterator[Place]:
     """Where a file gives one of these names to itertools.cycle."""
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree is not None and names else ():
-        is_cycle = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "cycle"
-        if isinstance(node, ast.Call) and is_cycle and node.args and ast.unparse(node.args[0]) in names:
+    for node in nodes(file, ast.Call) if names else ():
+        is_cycle = ast.unparse(node.func).rpartition(".")[2] == "cycle"
+        if is_cycle and node.args and ast.unparse(node.args[0]) in names:
             yield Place(file, node.lineno)
 
 
 def leaves_loop_early(place: Place | None, *, by_batch: bool = False) -> Place | None:
     """Return the first `continue` in the loop that starts at a line; by_batch: only one under a condition on its variables."""
-    if place is None:
-        return None
-    tree = tree_of(place.file)
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.For) and node.lineno <= place.line <= (node.body[0].lineno if node.body else 0):
-            own = {one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)}
-            if isinstance(node.iter, ast.Call) and getattr(node.iter.func, "id", "") == "enumerate":
-                own -= (
-                    {one.id for one in ast.walk(node.target.elts[0]) if isinstance(one, ast.Name)}
-                    if isinstance(node.target, ast.Tuple)
-                    else set()
-                )
+    for node in nodes(place.file, ast.For) if place is not None else ():
+        if place is not None and node.lineno <= place.line <= node.body[0].lineno:
+            own = _batch_variables(node)
             found = [line for line, names in _continues(node) if not by_batch or names & own]
             if found:
                 return Place(place.file, min(found))
@@ -445,5 +433,5 @@ def _continues(loop: ast.For) -> Iterator[tuple[int, set[str]]]:
         if isinstance(node, ast.Continue):
             yield node.lineno, names
         if isinstance(node, ast.If):
-            names = names | {one.id for one in ast.walk(node.test) if isinstance(one, ast.Name)}
+            names = names | variables(node.test)
         waiting += [(one, names) for one in ast.iter_child_nodes(node)]

@@ -6,24 +6,19 @@ import ast
 import os
 from collections.abc import Iterable, Iterator
 
-from unjam.doctor.facts.source import caught_names, enclosing, is_in_loop, tree_of
+from unjam.doctor.facts.source import caught_names, enclosing, is_in_loop, nodes
 from unjam.doctor.facts.trial import Place
 
 
 def class_line(file: str, name: str) -> Place | None:
     """The line of a file where a class of this name begins."""
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            return Place(file, node.lineno)
-    return None
+    return next((Place(file, node.lineno) for node in nodes(file, ast.ClassDef) if node.name == name), None)
 
 
 def method_line(file: str, name: str, method: str) -> Place | None:
     """The line of a method of the class of this name in a file."""
-    tree = tree_of(file) if file else None
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.ClassDef) and node.name == name:
+    for node in nodes(file, ast.ClassDef):
+        if node.name == name:
             for inner in node.body:
                 if isinstance(inner, ast.FunctionDef) and inner.name == method:
                     return Place(file, inner.lineno)
@@ -32,15 +27,14 @@ def method_line(file: str, name: str, method: str) -> Place | None:
 
 def function_line(file: str, name: str) -> Place | None:
     """The line of a function of this name, in a file or a module of the same folder."""
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.FunctionDef) and node.name == name:
+    for node in nodes(file, ast.FunctionDef):
+        if node.name == name:
             return Place(file, node.lineno)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.ImportFrom) and any((one.asname or one.name) == name for one in node.names):
-            other = os.path.join(os.path.dirname(file), *(node.module or "").split(".")[-1:]) + ".py"
-            if other != file and os.path.isfile(other):
-                return function_line(other, next(one.name for one in node.names if (one.asname or one.name) == name))
+    for statement in nodes(file, ast.ImportFrom):
+        imported = next((one.name for one in statement.names if (one.asname or one.name) == name), None)
+        other = os.path.join(os.path.dirname(file), *(statement.module or "").split(".")[-1:]) + ".py"
+        if imported is not None and other != file and os.path.isfile(other):
+            return function_line(other, imported)
     return None
 
 
@@ -54,10 +48,7 @@ def function_at(place: Place | None) -> str:
 
 def handlers_of(file: str, name: str) -> Iterator[Place]:
     """Where a file catches an exception by this name."""
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.ExceptHandler) and name in caught_names(node):
-            yield Place(file, node.lineno)
+    yield from (Place(file, node.lineno) for node in nodes(file, ast.ExceptHandler) if name in caught_names(node))
 
 
 def attribute_line(home: Place | None, name: str) -> Place | None:
@@ -67,25 +58,19 @@ def attribute_line(home: Place | None, name: str) -> Place | None:
 
 def attribute_calls(file: str, names: tuple[str, ...]) -> Iterator[Place]:
     """The lines of a file that call a function or method with one of these names, loops first."""
-    tree = tree_of(file)
     found = [
         Place(file, node.lineno)
-        for node in (ast.walk(tree) if tree else ())
-        if isinstance(node, ast.Call)
-        and (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")) in names
+        for node in nodes(file, ast.Call)
+        if (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")) in names
     ]
     yield from sorted(found, key=lambda place: not is_in_loop(place.file, place.line))
 
 
 def stored(file: str, name: str) -> Iterator[Place]:
     """The lines of a file that set a variable, attribute or item of this name, those in loops first."""
-    tree = tree_of(file)
     found = []
-    for node in ast.walk(tree) if tree else ():
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
-        )
-        for target in targets:
+    for node in nodes(file, ast.Assign, ast.AugAssign):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             last = target.slice if isinstance(target, ast.Subscript) else target
             said = getattr(last, "attr", None) or getattr(last, "id", None) or getattr(last, "value", None)
             if said == name.strip("[]'\""):
@@ -95,9 +80,8 @@ def stored(file: str, name: str) -> Iterator[Place]:
 
 def sets_through(file: str, link: str) -> Iterator[tuple[Place, str, str]]:
     """Assignments such as `part.dataset.scale = 1`: (place, text of the target, last name)."""
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree else ():
-        for target in node.targets if isinstance(node, ast.Assign) else ():
+    for node in nodes(file, ast.Assign):
+        for target in node.targets:
             if (
                 isinstance(target, ast.Attribute)
                 and isinstance(target.value, ast.Attribute)
@@ -108,9 +92,10 @@ def sets_through(file: str, link: str) -> Iterator[tuple[Place, str, str]]:
 
 def share_taken_at(home: Place | None, name: str) -> Place | None:
     """The line at which a class of this name, or code near it, selects every n-th item."""
-    tree = tree_of(home.file) if home is not None else None
+    if home is None:
+        return None
     found = []
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes(home.file, ast.AST):
         test = (
             node.test
             if isinstance(node, (ast.If, ast.IfExp))
@@ -129,8 +114,6 @@ def share_taken_at(home: Place | None, name: str) -> Place | None:
             and not isinstance(node.step, (ast.Constant, ast.UnaryOp))
         ):
             found.append(node.lineno)  # items[worker::workers]
-    if home is None:
-        return None
     after = sorted(found, key=lambda line: (line < home.line, line))
     return Place(home.file, after[0]) if after else method_line(home.file, name, "__iter__")
 
@@ -138,10 +121,9 @@ def share_taken_at(home: Place | None, name: str) -> Place | None:
 def called_on_attribute(files: Iterable[str], name: str, methods: tuple[str, ...]) -> Place | None:
     """The first line that calls one of these methods on a variable or attribute of this name, or enters it by `with`."""
     for file in files:
-        tree = tree_of(file)
         found = []
-        for node in ast.walk(tree) if tree else ():
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods:
+        for node in nodes(file, ast.Call):
+            if isinstance(node.func, ast.Attribute) and node.func.attr in methods:
                 owner = node.func.value
                 if name in (getattr(owner, "attr", None), getattr(owner, "id", None)):
                     found.append(node.lineno)
@@ -163,13 +145,12 @@ _FILLS = ("append", "add", "setdefault", "update", "extend", "insert")
 
 
 def _fills(file: str, name: str) -> Iterator[Place]:
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree else ():
+    for node in nodes(file, ast.Assign, ast.Call):
         owner: ast.expr | None = None
         if isinstance(node, ast.Assign):
             owner = next((one.value for one in node.targets if isinstance(one, ast.Subscript)), None)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLS:
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in _FILLS:
             owner = node.func.value
         if owner is not None and name in (getattr(owner, "attr", None), getattr(owner, "id", None)):
-            yield Place(file, node.lineno)  # type: ignore[attr-defined] # both kinds of nodes have it
+            yield Place(file, node.lineno)
     yield from stored(file, name)

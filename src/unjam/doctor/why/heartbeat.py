@@ -10,6 +10,7 @@ import stat
 
 from unjam.doctor.facts.scene import Activity
 from unjam.loader.transport.status_page import PAGE_BYTES, Heartbeat, Stage, read_heartbeat
+from unjam.system.proc_files import descriptors
 
 _STAGES = {
     Stage.STARTING: "start", Stage.LOADING: "start", Stage.INIT: "init", Stage.IDLE: "idle", Stage.GETITEM: "sample",
@@ -21,9 +22,9 @@ _STAGES = {
 def heartbeat_of(pid: int) -> Heartbeat | None:
     """Return the last heartbeat; None: not an unjam worker, or we may not open its descriptors."""
     try:
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            if os.readlink(f"/proc/{pid}/fd/{name}").startswith("/memfd:unjam-page"):
-                fd = os.open(f"/proc/{pid}/fd/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        for number, target in descriptors(pid).items():
+            if target.startswith("/memfd:unjam-page"):
+                fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
                 try:
                     # we read it instead of mapping it: its owner may truncate it at any time
                     data = os.pread(fd, PAGE_BYTES, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""

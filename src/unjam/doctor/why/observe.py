@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -22,7 +21,7 @@ from unjam.system.descriptor_owners import Owners
 from unjam.system.file_owner import is_users
 from unjam.system.foreign_files import load_sources, read_their_output
 from unjam.system.memory_limits import available_memory, oom_kills
-from unjam.system.proc_files import is_number, read_text, thread_ids
+from unjam.system.proc_files import descriptor_target, descriptors, is_number, read_text, thread_ids
 from unjam.system.process_table import (
     IdleClock,
     ProcessEntry,
@@ -359,11 +358,7 @@ def _rank(one: _Watched) -> str:
 
 def _descriptors(pid: int) -> tuple[int, bool]:
     """Return the number of open descriptors, and whether one is a GPU device."""
-    targets = []
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                targets.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    targets = descriptors(pid).values()
     return len(targets), any(target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/")) for target in targets)
 
 
@@ -377,11 +372,8 @@ def _most_files(pid: int) -> int:
 
 def _log(pid: int) -> str:
     """Return the path of the file that standard error goes to, or ""."""
-    with contextlib.suppress(OSError):
-        target = os.readlink(f"/proc/{pid}/fd/2")
-        if target.startswith("/") and not target.startswith("/dev/"):
-            return target
-    return ""
+    target = descriptor_target(2, pid)
+    return target if target.startswith("/") and not target.startswith("/dev/") else ""
 
 
 def _last_error(pid: int) -> str:

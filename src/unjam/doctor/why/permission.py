@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from unjam.system.proc_files import read_text
+from unjam.system.proc_files import field, read_text
 
 _SYS_PTRACE = 19
 
@@ -43,10 +43,8 @@ def _owner(pid: int) -> int | None:
 
 
 def _has(capability: int) -> bool:
-    for line in read_text("/proc/self/status").splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> capability & 1)
-    return False
+    effective = field("/proc/self/status", "CapEff")
+    return bool(effective and int(effective[0], 16) >> capability & 1)
 
 
 def _in_container() -> bool:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.deadlines import STACK_DUMP, TRIAL_CHECK
-from unjam.doctor.check.inventory import descriptor_target
 from unjam.doctor.check.processes import (
     Usage,
     end_session,
@@ -31,7 +30,7 @@ from unjam.system import stacks, waiting
 from unjam.system.children import reap
 from unjam.system.memory_limits import available_memory, oom_kills
 from unjam.system.native_stacks import libraries_on_stack
-from unjam.system.proc_files import read_text
+from unjam.system.proc_files import descriptor_target, read_text
 
 # an interrupted trial counts as hung after this many seconds without progress
 QUIET = 2.0

@@ -14,11 +14,12 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from unjam.doctor.check.inventory import Inventory, descriptor, descriptor_target, flags_of, names_in
+from unjam.doctor.check.inventory import Inventory, descriptor, names_in
 from unjam.doctor.check.target import file_events
 from unjam.doctor.facts.faults import Resource
 from unjam.doctor.facts.trial import Place
 from unjam.system.file_owner import is_users
+from unjam.system.proc_files import descriptor_flags, descriptor_target, descriptors
 
 MOST_FRAMES, MOST_PARTS, DEEPEST = 12, 400, 3
 # types whose objects hold no files
@@ -29,8 +30,8 @@ at_start: dict[int, tuple[int, int]] = {}  # the descriptors that were open when
 def note_open_descriptors() -> None:
     """Remember which descriptors are open; to be called in a worker before its first sample."""
     at_start.clear()
-    for fd in _open_descriptors():
-        known = _identity(fd)
+    for fd in descriptors():
+        known = _identity(fd) if fd > 2 else None
         if known is not None:
             at_start[fd] = known
 
@@ -42,7 +43,7 @@ def writable_files(inventory: Inventory) -> dict[str, int]:
         fd = descriptor(one.obj)
         if fd is None or not stat.S_ISREG(os.fstat(fd).st_mode):
             continue
-        flags = flags_of(fd)
+        flags = descriptor_flags(fd)
         if flags & (os.O_WRONLY | os.O_RDWR) and not flags & os.O_APPEND:
             found[descriptor_target(fd)] = os.fstat(fd).st_size
     return found
@@ -215,16 +216,9 @@ def _descriptors_of(value: Any, numbers: dict[str, int]) -> Iterator[tuple[int, 
 def _by_target() -> dict[str, int]:
     return {
         target: fd
-        for fd in _open_descriptors()
-        if (target := descriptor_target(fd)).startswith("/") and "/dev/" not in target
+        for fd, target in descriptors().items()
+        if fd > 2 and target.startswith("/") and "/dev/" not in target
     }
-
-
-def _open_descriptors() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]
-    except OSError:
-        return []
 
 
 def _identity(fd: int) -> tuple[int, int] | None:

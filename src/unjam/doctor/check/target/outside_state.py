@@ -21,7 +21,7 @@ from unjam.doctor.facts.program_facts import HASH, SETTING
 from unjam.doctor.facts.source import file_of, where_set
 from unjam.doctor.facts.trial import Place
 from unjam.system.file_owner import is_users
-from unjam.system.proc_files import read_text
+from unjam.system.proc_files import field
 
 _PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, frozenset, type(None))
 MOST = 200
@@ -107,7 +107,11 @@ class OutsideState:
 
 def process_settings() -> dict[str, str]:
     """Settings of this process that affect code implicitly."""
-    found = {"the working folder": os.getcwd(), HASH: str(hash("unjam")), "umask": _umask()}
+    found = {
+        "the working folder": os.getcwd(),
+        HASH: str(hash("unjam")),
+        "umask": "".join(field("/proc/self/status", "Umask")),
+    }
     found["the locale"] = str(locale.setlocale(locale.LC_ALL))
     found["the recursion limit"] = str(sys.getrecursionlimit())
     torch, numpy, decimal = (sys.modules.get(name) for name in ("torch", "numpy", "decimal"))
@@ -119,11 +123,6 @@ def process_settings() -> dict[str, str]:
     if decimal is not None:
         found["decimal.getcontext()"] = repr(decimal.getcontext())[:60]
     return found
-
-
-def _umask() -> str:
-    lines = read_text("/proc/self/status").splitlines()
-    return next((line.split()[1] for line in lines if line.startswith("Umask:")), "")
 
 
 def _texts(code: types.CodeType) -> Iterator[str]:

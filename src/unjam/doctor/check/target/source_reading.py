@@ -158,9 +158,8 @@ def _set_by_methods(dataset: Any, called: dict[str, Place]) -> dict[str, Place]:
         function = getattr(type(dataset), name, None)
         if not isinstance(function, types.FunctionType) or not source.is_in_loop(place.file, place.line):
             continue
-        tree = source.tree_of(function.__code__.co_filename)
-        for node in ast.walk(tree) if tree else ():
-            if isinstance(node, ast.FunctionDef) and node.name == name:
+        for node in source.nodes(function.__code__.co_filename, ast.FunctionDef):
+            if node.name == name:
                 for inner in ast.walk(node):
                     if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
                         found.setdefault(inner.attr, place)

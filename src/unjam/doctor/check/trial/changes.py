@@ -7,10 +7,11 @@ import os
 import stat
 from typing import Any
 
-from unjam.doctor.check.inventory import Inventory, descriptor, flags_of, lock_state, open_files
+from unjam.doctor.check.inventory import Inventory, descriptor, lock_state, open_files
 from unjam.doctor.facts.trial import Plan
 from unjam.shared.dicts import SharedDict
 from unjam.shared.lists import SharedList
+from unjam.system.proc_files import descriptor_flags
 
 FILE_LOCKS = "file locks"
 
@@ -119,7 +120,7 @@ def reopen_privately(fd: int, offset: int | None = None) -> None:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return
         offset = os.lseek(fd, 0, os.SEEK_CUR) if offset is None else offset
-        flags = flags_of(fd) & (os.O_ACCMODE | os.O_APPEND)
+        flags = descriptor_flags(fd) & (os.O_ACCMODE | os.O_APPEND)
         own = os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
         os.lseek(own, offset, os.SEEK_SET)
         os.dup2(own, fd, inheritable=False)

@@ -17,7 +17,6 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,11 +25,10 @@ from unjam.system import process_table
 from unjam.system.descriptor_owners import Owners
 from unjam.system.isolation import view
 from unjam.system.isolation.program_files import full_text
-from unjam.system.proc_files import read_text
+from unjam.system.proc_files import descriptors, read_text, tcp_sockets
 from unjam.system.waiting import address_text
 
 NOTES = "needed"
-_SIZES = {"tcp": 4, "tcp6": 16}  # of an address in these tables, in bytes
 _LISTENS = "0A"
 _ACCEPTS = 0x00010000  # a flag in /proc/net/unix
 # a running server accepts a connection within this time
@@ -142,35 +140,17 @@ def _is_served(server: Server) -> bool:
 
 def _waiting_connections(server: Server) -> int:
     """How many connections have not been accepted yet; 0 if unknown."""
-    return next(
-        (int(row[4].rpartition(":")[2], 16) for row, _ in _tcp_sockets(server.pid) if row[9] == server.inode), 0
-    )
-
-
-def _tcp_sockets(pid: int | str) -> Iterator[tuple[list[str], int]]:
-    """The rows of the TCP tables that a process sees, each with the size of its addresses."""
-    for table, size in _SIZES.items():
-        for line in read_text(f"/proc/{pid}/net/{table}").splitlines()[1:]:
-            row = line.split()
-            if len(row) > 9:
-                yield row, size
+    return next((int(row[4].rpartition(":")[2], 16) for row, _ in tcp_sockets(server.pid) if row[9] == server.inode), 0)
 
 
 def _sockets(pid: int) -> list[str]:
     """The inodes of a process's sockets."""
-    found = []
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                target = os.readlink(f"/proc/{pid}/fd/{name}")
-                if target.startswith("socket:["):
-                    found.append(target[8:-1])
-    return found
+    return [target[8:-1] for target in descriptors(pid).values() if target.startswith("socket:[")]
 
 
 def _listening() -> dict[str, str]:
     """The addresses of listening sockets, by inode."""
-    found = {row[9]: address_text(row[1], size) for row, size in _tcp_sockets("self") if row[3] == _LISTENS}
+    found = {row[9]: address_text(row[1], size) for row, size in tcp_sockets() if row[3] == _LISTENS}
     for line in read_text("/proc/self/net/unix").splitlines()[1:]:
         words = line.split(maxsplit=7)
         if len(words) == 8 and int(words[3], 16) & _ACCEPTS:
@@ -180,7 +160,7 @@ def _listening() -> dict[str, str]:
 
 def _peer(inode: str) -> str:
     """The address at the other end of a connection of this process."""
-    return next((address_text(row[2], size) for row, size in _tcp_sockets("self") if row[9] == inode), "")
+    return next((address_text(row[2], size) for row, size in tcp_sockets() if row[9] == inode), "")
 
 
 def _is_at(address: str, given: Any) -> bool:
