@@ -248,7 +248,9 @@ def test_a_timed_out_sample_is_an_error(phase, way):
     assert "sample_timeout=1.5" in text
     assert ("sample 5 (batch 1, worker 1)" if phase == "getitem" else "samples 4, 5, 6, 7 (batch 1, worker 1)") in text
     assert {"hang": "in wait", "hold": "in hold_the_interpreter", "spin": "in end"}[way] in text
-    assert {"hang": "a lock", "hold": "it computes", "spin": "it computes"}[way] in caught.value.incident.waits_for
+    assert {"hang": "a lock", "hold": "it is computing", "spin": "it is computing"}[
+        way
+    ] in caught.value.incident.waits_for
     assert "faulty.py" in caught.value.incident.location
 
 

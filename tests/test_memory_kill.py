@@ -102,7 +102,7 @@ def test_a_memory_kill_shrinks_the_pool(monkeypatch, tmp_path, caplog):
 def test_the_last_worker_is_replaced_and_its_sample_blamed(monkeypatch):
     simulate(monkeypatch, range(10))
     made = DataLoader(Faults("getitem", "sigkill"), batch_size=4, num_workers=2)
-    with pytest.raises(WorkerDiedError, match=r"while loading sample 5 .*killed for memory"):
+    with pytest.raises(WorkerDiedError, match=r"while loading sample 5 .*the OOM killer killed"):
         list(made)
     assert [incident.decision for incident in made.incidents] == ["shrink", "restart"]
 

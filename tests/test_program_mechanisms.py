@@ -123,7 +123,7 @@ def process(pid: int, role: str, waiting: Waiting, *frames: Frame, **fields) -> 
     return Process(pid=pid, role=role, threads=(thread, *fields.pop("others", ())), **{**known, **fields})
 
 
-SLEEP = Waiting("sleep", "time to pass", limit=0.1)
+SLEEP = Waiting("sleep", "a sleep to end", limit=0.1)
 LINE = Frame(HERE.file, 5, "wait")
 
 
@@ -203,7 +203,7 @@ def test_a_child_that_catches_sigterm_is_found(tmp_path):
 
 def test_a_pool_that_consumes_its_whole_input_is_found():
     takes = (Frame("/usr/lib/python3.11/concurrent/futures/_base.py", 600, "map"), LINE)
-    main = process(10, "main", Waiting("nothing", "nothing: it computes"), *takes)
+    main = process(10, "main", Waiting("nothing", "nothing (it is computing)"), *takes)
     busy = dataclasses.replace(main, threads=(dataclasses.replace(main.thread, busy=0.9),))
     watched, _ = program("frozen")
     watched.scene = Scene((busy,), 3.0)

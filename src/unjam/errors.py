@@ -12,8 +12,8 @@
         +-- LoaderTimeoutError   RuntimeError   no batch arrived within the loader's `timeout`
         +-- LockTimeoutError     TimeoutError   an `interprocess_lock` was not free in time
         +-- CannotResumeError    RuntimeError   a state cannot be saved, or a loader cannot resume from it
-        +-- DeviceError          RuntimeError   a batch could not be made on `device`
-        +-- ClusterError         RuntimeError   the cluster of `pool` has no place for a worker
+        +-- DeviceError          RuntimeError   a batch could not be created on `device`
+        +-- ClusterError         RuntimeError   the cluster of `pool` has no room for a worker
         +-- TooManyErrorsError   RuntimeError   more samples failed than `max_errors` allows
 
 An exception that user code raises keeps its own type. The classes above also inherit from the type
@@ -76,11 +76,11 @@ class CannotResumeError(UnjamError, RuntimeError):
 
 
 class ClusterError(UnjamError, RuntimeError):
-    """The cluster of `pool` cannot be reached, is gone, or has no place for a worker."""
+    """The cluster of `pool` cannot be reached, is gone, or has no room for a worker."""
 
 
 class DeviceError(UnjamError, RuntimeError):
-    """The device is not there, or a batch could not be made on it; the message names the batch."""
+    """The device does not exist, or a batch could not be created on it; the message names the batch."""
 
 
 class LoaderTimeoutError(UnjamError, RuntimeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from unjam.units import duration, near
+from unjam.units import count, duration, near, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class AutoStep:
 
     batches: how many batches had been delivered by then. workers, prefetch: the setting.
     rate: samples per second. waited: the share of the time that the consumer waited.
-    verdict: "first", "kept" or "taken back".
+    verdict: "first", "kept" or "undone".
     """
 
     batches: int
@@ -146,8 +146,10 @@ class Auto:
     steps: tuple[AutoStep, ...] = ()
 
     def __str__(self) -> str:
-        state = "" if self.settled else ", still trying"
-        lines = [f"  auto: {self.workers} workers of at most {self.most}, prefetch {self.prefetch}{state}: {self.why}"]
+        state = "" if self.settled else ", still searching"
+        lines = [
+            f"  auto: {count(self.workers, 'worker')} (at most {self.most}), prefetch {self.prefetch}{state}: {self.why}"
+        ]
         lines += [
             f"    after {step.batches:>5} batches: {step.workers:>2} workers, prefetch {step.prefetch:>2}: "
             f"{step.rate:>9,.0f} samples/s, waited {step.waited:>4.0%}, {step.verdict}"
@@ -251,10 +253,10 @@ class Statistics:
 
     def __str__(self) -> str:
         lines = [
-            f"samples {self.samples}, batches {self.batches}, epochs {self.epochs}, {_bytes(self.bytes)}; workers {self.workers}",
+            f"samples {self.samples}, batches {self.batches}, epochs {self.epochs}, {size(self.bytes)}; workers {self.workers}",
             f"  failed {self.failed}: {self.skipped} skipped, {self.replaced} replaced, {self.retried} succeeded on retry",
             f"  workers restarted {self.restarts}",
-            f"  {'':<8} {'p50':>9} {'p95':>9} {'p99':>9} {'longest':>9}   slowest",
+            f"  {'':<8} {'p50':>9} {'p95':>9} {'p99':>9} {'longest':>9}   slowest sample or batch",
         ]
         rows = {**self.stages, "waited": self.waited}
         for name, times in rows.items():
@@ -265,22 +267,22 @@ class Statistics:
                     f"   {times.slowest}".rstrip()
                 )
         lines.append(
-            f"  waited {duration(self.waited.total)} in total; recycled memory {_bytes(self.arena_bytes)}, "
-            f"{_bytes(self.arena_held)} of it in use by batches"
+            f"  waited {duration(self.waited.total)} in total; recycled memory {size(self.arena_bytes)}, "
+            f"{size(self.arena_held)} of it in use by batches"
         )
         if self.stalls.batches:
             named = ", ".join(f"{one.index} ({duration(one.seconds)})" for one in self.slowest[:3])
             lines.append(
-                f"  {self.stalls.batches} batches waited {duration(self.stalls.seconds)} in total for samples that took more than "
+                f"  {count(self.stalls.batches, 'batch', 'batches')} waited {duration(self.stalls.seconds)} in total for samples that took more than "
                 f"{duration(self.stalls.slow)}; the slowest: {named}"
             )
         if self.incidents:
             lines.append(
-                "  incidents: " + ", ".join(f"{count} {kind}" for kind, count in sorted(self.incidents.items()))
+                "  incidents: " + ", ".join(f"{number} {kind}" for kind, number in sorted(self.incidents.items()))
             )
         for name, one in self.nodes.items():
             lines.append(
-                f"  node {name}: {one.workers} workers, {one.batches:,} batches, {_bytes(one.bytes)} over the network, "
+                f"  node {name}: {count(one.workers, 'worker')}, {count(one.batches, 'batch', 'batches')}, {size(one.bytes)} over the network, "
                 f"{duration(one.seconds)} of work"
             )
         if self.does_not_pay:
@@ -289,12 +291,3 @@ class Statistics:
         if self.rebuilt:
             lines.append(f"  each worker rebuilds the dataset: {self.rebuilt}")
         return "\n".join(lines)
-
-
-def _bytes(value: int) -> str:
-    size = float(value)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 999.5:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"

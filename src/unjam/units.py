@@ -1,4 +1,4 @@
-"""Formats durations and paths for people; the same in every message, report and page."""
+"""Formats durations, sizes, counts and paths for people; the same in every message, report and page."""
 
 from __future__ import annotations
 
@@ -18,6 +18,25 @@ def duration(seconds: float | None) -> str:
         if seconds >= 0.9995 * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns" if seconds > 0 else "0 s"
+
+
+def size(nbytes: float) -> str:
+    """Return a number of bytes with three significant digits and its unit: "59.1 MB"."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(nbytes) < 999.5:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} TB"
+
+
+def count(number: float, word: str, several: str = "") -> str:
+    """Return a number with its noun, singular or plural: "1 worker", "2,000 workers"."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {several or word + 's'}"
+
+
+def all_in_use(processors: int) -> str:
+    """Return the reason why more workers would not help."""
+    return "the only processor is in use" if processors == 1 else f"all {processors} processors are in use"
 
 
 def near(file: str) -> str:

@@ -105,8 +105,8 @@ class LoaderOptions:
     sample_timeout: float | None = _option(
         None,
         float,
-        "how many seconds one sample may take. After that, its worker is stopped and replaced, and `on_error` decides about the "
-        "sample. Requires workers: a sample loaded in the training process cannot be interrupted.",
+        "how many seconds one sample may take. After that, its worker is stopped and replaced, and `on_error` decides what happens "
+        "to the sample. Requires workers: a sample loaded in the training process cannot be interrupted.",
         "How many seconds one sample may take.",
     )
     warn_after: float | None = _option(
@@ -143,8 +143,8 @@ class LoaderOptions:
     snapshot_every_n_steps: int = _option(
         1,
         int,
-        "how often the state of a dataset with `state_dict()` is saved: at every n-th batch of a worker. A resumed run reads the "
-        "samples since then again.",
+        "how often the state of a dataset with `state_dict()` is saved: at every n-th batch of a worker. A resumed run "
+        "reads the samples after the last saved state again.",
     )
     device: torch.device | str | int | None = _option(
         None,

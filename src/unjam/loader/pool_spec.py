@@ -50,12 +50,13 @@ class RayPool(PoolSpec):
     workers: how many run on the cluster, in addition to `num_workers` on this machine. None: all of
         `num_workers` run on the cluster.
     local_workers: False: none run on this machine, regardless of `num_workers`.
-    address: of the cluster, as `ray.init` takes it. None: the cluster that this program already uses, or
-        the one that `RAY_ADDRESS` names, or else one on this machine.
+    address: the cluster's address, in any form that `ray.init` accepts. None: the cluster that
+        this program already uses, or the one that `RAY_ADDRESS` names, or else one on this machine.
     cpus: processors that each worker reserves on its node.
     resources: other Ray resources that each worker takes, by name.
-    placement: "spread" (the same number on each node), "pack" (few nodes), or a placement group of Ray.
-    runtime_env: Ray's, for the actors: packages to install, a working directory, variables.
+    placement: "spread" (the same number on each node), "pack" (few nodes), or a Ray placement group.
+    runtime_env: the Ray runtime environment of the actors: packages to install, a working directory,
+        variables.
     patience: seconds to wait for a node with free processors before ClusterError is raised.
     """
 

@@ -102,7 +102,7 @@ class Buffer:
         """`count` numbers of the content, starting at byte `at`."""
         size = count * struct.calcsize(kind)
         if type(at) is not int or type(count) is not int or min(at, count) < 0 or at + size > self.size:
-            raise ValueError(f"{self.path} is damaged: {count} numbers at {at} are beyond its end")
+            raise ValueError(f"{self.path} is damaged: {count} numbers at {at} extend past its end")
         return self._view()[at : at + size].cast(kind) if size else memoryview(b"")
 
     def _view(self) -> Any:
@@ -203,13 +203,13 @@ def _from_process(name: str, size: int, pid: int, fd: int, identity: tuple[int, 
         taken = OwnedFd(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
         raise GoneError(
-            f"cannot open the {size} bytes that process {pid} shared ({error.strerror}): it has ended, has released them, "
+            f"cannot open the {size} bytes that process {pid} shared ({error.strerror}): the process has ended, has released them, "
             "or runs on another machine or as another user"
         ) from error
     status = os.fstat(taken)
     if (status.st_dev, status.st_ino) != identity or status.st_size != size:
         raise GoneError(
-            f"process {pid} has released the {size} bytes that it shared, or its number belongs to another process now"
+            f"process {pid} has released the {size} bytes that it shared, or its pid now belongs to another process"
         )
     return Buffer(taken, size, name)
 
@@ -241,17 +241,17 @@ def open_file(path: str | os.PathLike[str], what: str = "") -> tuple[Buffer, dic
             raise ValueError(f"{where} was not written by unjam, or is incomplete")
         length = int.from_bytes(tail[:8], "little")
         if length > min(size - 16, MOST_HEAD):
-            raise ValueError(f"{where} is damaged: its head has {length} bytes")
+            raise ValueError(f"{where} is damaged: its header claims {length} bytes")
         file.seek(size - 16 - length)
         try:
             head = json.loads(file.read(length))
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{where} is damaged: its head cannot be read") from error
+            raise ValueError(f"{where} is damaged: its header cannot be read") from error
         name = _file_name(file.fileno())
     if not isinstance(head, dict) or head.get("what") not in ("list", "dict", "array"):
-        raise ValueError(f"{where} is damaged: its head does not say what it holds")
+        raise ValueError(f"{where} is damaged: its header does not specify what the file contains")
     if what and head["what"] != what:
-        raise ValueError(f"{where} holds a shared {head['what']}, not {'an' if what == 'array' else 'a'} {what}")
+        raise ValueError(f"{where} contains a shared {head['what']}, not {'an' if what == 'array' else 'a'} {what}")
     return _known.get(name) or _open(where, name, size), head
 
 

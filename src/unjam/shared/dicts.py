@@ -130,15 +130,15 @@ class SharedDict(CopiedByReference, Mapping[Any, Any]):
         return reversed(self._keys)
 
     def keys(self) -> KeysView[Any]:
-        """As a dict's."""
+        """Like `dict.keys()`."""
         return _KeysView(self)
 
     def values(self) -> ValuesView[Any]:
-        """As a dict's."""
+        """Like `dict.values()`."""
         return _ValuesView(self)
 
     def items(self) -> ItemsView[Any, Any]:
-        """As a dict's."""
+        """Like `dict.items()`."""
         return _ItemsView(self)
 
     def __or__(self, other: Any) -> dict[Any, Any]:

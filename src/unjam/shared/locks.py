@@ -89,7 +89,7 @@ class InterprocessLock:
             if not block:
                 return False
             raise RuntimeError(
-                f"this thread already holds {self.path} (taken at {mine[2]}): acquiring it again would deadlock"
+                f"this thread already holds {self.path} (acquired at {mine[2]}): acquiring it again would deadlock"
             )
         until, has_turn, pause, pausing = time.monotonic() + most, False, SOON, select.poll()
         fd = self._open()
@@ -142,7 +142,7 @@ class InterprocessLock:
         mine = _held.get(self.path)
         if mine is not None:
             same = mine[1] == threading.get_ident()
-            return f"{'this thread' if same else 'another thread of this process'}, taken at {mine[2]}"
+            return f"{'this thread' if same else 'another thread of this process'}; acquired at {mine[2]}"
         try:
             fd = self._open()
         except OSError:
@@ -177,13 +177,13 @@ class InterprocessLock:
         with contextlib.suppress(ValueError):
             held = max(0.0, time.time() - float(since))
             command = read_text(f"/proc/{pid}/comm").strip() or "unknown"
-            return printable_line(f"process {pid} ({command}), for {duration(held)}, taken at {line.strip()}")
+            return printable_line(f"process {pid} ({command}) for {duration(held)}; acquired at {line.strip()}")
         return f"process {pid}"
 
     def _timeout_error(self, seconds: float, fd: int) -> LockTimeoutError:
         mine = _held.get(self.path)
-        who = f"another thread of this process, taken at {mine[2]}" if mine else self._holder_text(fd)
-        return LockTimeoutError(f"waited {seconds:g} s for the lock {self.path}; it is held by {who}")
+        who = f"another thread of this process; acquired at {mine[2]}" if mine else self._holder_text(fd)
+        return LockTimeoutError(f"waited {seconds:g} s for the lock {self.path}; it has been held by {who}")
 
     def __enter__(self) -> InterprocessLock:  # noqa: PYI034 - Python 3.10 has no Self
         self.acquire(timeout=self.timeout)

@@ -24,7 +24,7 @@ _BYTES, _TEXTS, _LONG, _DICT, _DICT_END = ord("s"), b"ut", ord("l"), ord("{"), o
 def pickled_items_error(path: str | None) -> ValueError:
     """The error for an untrusted file with pickled items."""
     return ValueError(
-        f"{path} holds pickled objects, and reading them runs code from the file. If you trust everyone who could write to it, "
+        f"{path} contains pickled objects, and reading them runs code from the file. If you trust everyone who could write to it, "
         "open it with trusted=True"
     )
 
@@ -46,7 +46,7 @@ def loads(data: bytes) -> Any:
     except (IndexError, TypeError, struct.error) as error:
         raise ValueError(f"an item is damaged: {error}") from error
     if reader.at != len(data):
-        raise ValueError("an item has more bytes than its value")
+        raise ValueError("an item has extra bytes after its value")
     return value
 
 
@@ -91,7 +91,7 @@ class _Reader:
             return dict(zip(keys, values, strict=True))
         made = _CONTAINERS.get(kind)
         if made is None:
-            raise ValueError(f"an item begins with {bytes([kind])!r}")
+            raise ValueError(f"an item begins with an unsupported type code, {bytes([kind])!r}")
         parts = [self.value(depth + 1) for _ in range(self.number())]
         if made in (set, frozenset):
             _check_keys(parts)

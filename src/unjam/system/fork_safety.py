@@ -14,6 +14,7 @@ import threading
 from dataclasses import dataclass
 
 from unjam.system.proc_files import read_text, stat_fields, thread_ids
+from unjam.units import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +35,13 @@ def judge(facts: ForkFacts) -> ForkSafety:
     reasons = []
     if facts.python_threads:
         names = ", ".join(facts.python_threads[:3]) + (" …" if len(facts.python_threads) > 3 else "")
-        reasons.append(
-            f"{_count(len(facts.python_threads), 'other Python thread')} {'runs' if len(facts.python_threads) == 1 else 'run'} ({names})"
-        )
+        running = count(len(facts.python_threads), "other Python thread is", "other Python threads are")
+        reasons.append(f"{running} running ({names})")
     if facts.accelerator is not None:
         reasons.append(f"{facts.accelerator} is in use, and cannot be used in a forked process")
     if facts.busy_native:
         reasons.append(f"native threads are busy ({', '.join(facts.busy_native[:3])})")
     return ForkSafety(not reasons, tuple(reasons))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("s" if number != 1 else "")
 
 
 @dataclass(frozen=True, slots=True)

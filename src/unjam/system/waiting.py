@@ -22,7 +22,7 @@ _STATES = {
     "D": "the disk or another device (uninterruptible sleep)",
     "T": "SIGCONT: it was suspended (SIGSTOP)",
     "t": "the debugger that stopped it",
-    "Z": "nothing: it has ended",
+    "Z": "nothing (it has ended)",
 }
 
 
@@ -30,9 +30,9 @@ _STATES = {
 _PLACES = (
     ("futex", "lock", "a lock"),
     ("pipe_read", "pipe", "data from a pipe"),
-    ("pipe_write", "pipe", "room to write to a pipe"),
+    ("pipe_write", "pipe", "space in a pipe"),
     ("wait_for_partner", "pipe", "the other end of a named pipe to be opened"),
-    ("nanosleep", "sleep", "time to pass: it sleeps"),
+    ("nanosleep", "sleep", "a sleep to end"),
     ("lock_inode_wait", "lock", "a lock on a file"),
     ("do_wait", "child", "a child process to end"),
     ("vfork", "child", "a child process to start"),
@@ -40,7 +40,7 @@ _PLACES = (
     ("sk_wait", "socket", "a socket"),
     ("wait_woken", "socket", "a socket or a terminal"),
     ("inet_", "socket", "a socket"),
-    ("tty", "terminal", "input at the terminal"),
+    ("tty", "terminal", "input from the terminal"),
     ("poll", "descriptors", "one of its descriptors"),
     ("select", "descriptors", "one of its descriptors"),
     ("refrigerator", "suspended", "its frozen control group to be thawed"),
@@ -74,6 +74,11 @@ class Waiting:
     shared: bool = False  # the futex is in memory that processes share
     writes: bool = False  # it waits to write, not to read
 
+    @property
+    def phrase(self) -> str:
+        """What the thread does: "waits for a lock", or "computes"."""
+        return "computes" if self.kind == "nothing" else f"waits for {self.words}"
+
 
 def current_wait(pid: int, tid: int | None = None) -> Waiting:
     """What a thread of `pid` waits for now; without `tid`, its main thread."""
@@ -84,7 +89,7 @@ def current_wait(pid: int, tid: int | None = None) -> Waiting:
     if state == "D":
         return _in_the_kernel(pid, call, _kernel_function(pid, tid))
     if state == "R" or (call is not None and call.name == "running"):
-        return Waiting("nothing", "nothing: it computes", state)
+        return Waiting("nothing", "nothing (it is computing)", state)
     if call is None or call.name is None:
         place = _kernel_function(pid, tid)
         for mark, kind, words in _PLACES:
@@ -120,7 +125,7 @@ def _waiting_in(pid: int, state: str, call: Call) -> Waiting:
     if name in ("semop", "semtimedop"):
         return Waiting("lock", "a System V semaphore", state, name)
     if name in ("nanosleep", "clock_nanosleep"):
-        return Waiting("sleep", "time to pass: it sleeps", state, name, None, limit)
+        return Waiting("sleep", "a sleep to end", state, name, None, limit)
     if name in ("wait4", "waitid"):
         wanted = _awaited(name, given)
         return Waiting("child", "a child process to end", state, name, f"pid {wanted}" if wanted else None)
@@ -136,21 +141,21 @@ def _waiting_in(pid: int, state: str, call: Call) -> Waiting:
     if name in READS | WRITES:
         target = descriptor_target(pid, given[0])
         kind = _kind_of(target)
-        words = f"{'data from' if name in READS else 'room to write to'} {target}"
+        words = f"{'data from' if name in READS else 'space to write to'} {target}"
         if name == "connect":
-            words = f"an answer to its connection{target.removeprefix('a socket')}"
+            words = f"its connection{target.removeprefix('a socket')} to be accepted"
         if kind == "terminal" and name in READS:
-            words = "input at the terminal"
+            words = "input from the terminal"
         return Waiting(kind, words, state, name, target, fds=(given[0],), writes=name in WRITES)
     fds = _polled(pid, call)
     if not fds and limit is not None and name in ("select", "pselect6", "poll", "ppoll"):
         # time.sleep in Python 3.10 waits in select
-        return Waiting("sleep", "time to pass: it sleeps", state, name, None, limit)
+        return Waiting("sleep", "a sleep to end", state, name, None, limit)
     targets = [descriptor_target(pid, fd) for fd in fds]
     if targets:
-        words = f"something from {', '.join(targets[:3])}"
+        words = f"activity on {', '.join(targets[:3])}"
         return Waiting(_kind_of(targets[0]), words, state, name, targets[0], limit, tuple(fds))
-    return Waiting("unknown", f"something from one of its descriptors ({name})", state, name, None, limit)
+    return Waiting("unknown", f"activity on one of its descriptors ({name})", state, name, None, limit)
 
 
 def _awaited(name: str, given: Sequence[int]) -> int:

@@ -10,8 +10,8 @@ from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.faults import InheritedOutput, SampleOutput
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import failures
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, SUGGESTED
+from unjam.units import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ def _explanation(path: str, found: list[InheritedOutput], writers: int) -> Sever
             f"{path} grew while {count(writers, 'worker')} had it open",
             *((f"opened at {quoted(place)}",) if place is not None else ()),
             "each forked worker has its own copy of the buffer, but all share one position in the file",
-            "what a worker has not flushed when it ends is lost",
+            "anything a worker has not flushed when it ends is lost",
         ),
         basis=AGREES,
         path=path,

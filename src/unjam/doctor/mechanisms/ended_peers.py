@@ -12,8 +12,8 @@ from unjam.doctor.facts.faults import EndedByException
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import failures, scenes
-from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, OBSERVED
+from unjam.units import size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                 f"{one.kind} {one.name!r} ended with {raised}",
                 *((f"raised at {quoted(one.place)}",) if one.place else ()),
                 f"{waiter.name} waits at {quoted(place)}" if place else f"{waiter.name} waits",
-                "it is not told that no answer will come",
+                "nothing tells it that no answer will come",
             ),
             basis=AGREES,
             what=one.kind,

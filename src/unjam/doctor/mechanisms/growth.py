@@ -12,8 +12,8 @@ from unjam.doctor.facts.program_facts import ResourceUsage, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import filled_at
 from unjam.doctor.mechanisms import failures
-from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, SUGGESTED
+from unjam.units import size
 
 # the fewest measurements to compare, after a first quarter in which caches fill; and for a process that ran out of descriptors
 FEWEST, FEWEST_LEFT = 8, 2
@@ -85,7 +85,10 @@ def _explanation(
         because=(
             f"{what} of {where}: {shown[0]} after {later[0].batches:,} batches of {loader.name}, {shown[1]} after {later[-1].batches:,}",
             *(
-                (f"{kept} grows with it" + (", and its items keep the autograd graph of each step" if graph else ""),)
+                (
+                    f"{kept} grows at the same time"
+                    + (", and its items keep the autograd graph of each step" if graph else ""),
+                )
                 if kept
                 else ()
             ),

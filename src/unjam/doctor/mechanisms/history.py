@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import filled_at
-from unjam.doctor.mechanisms.trials import count, differing, names
+from unjam.doctor.mechanisms.trials import differing, names
 from unjam.doctor.proof import AGREES
+from unjam.units import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                     else ()
                 ),
                 f"{member} had {then:,} samples when it was concatenated or divided, and has {now:,} now",
-                *((f"this was done at {quoted(place)}",) if place is not None else ()),
+                *((f"concatenated or divided at {quoted(place)}",) if place is not None else ()),
                 "indices are still computed from the earlier length",
             ),
             basis=AGREES if mine is not None else OBSERVED,
@@ -97,7 +97,7 @@ def _last_batch(known: Knowledge) -> Iterator[Explanation]:
             because=(
                 failures.failure_words(failure),
                 *((f"raised at {quoted(failure.place)}",) if failure.place is not None else ()),
-                f"{epoch.batches - 1:,} batches of {size} samples succeeded before it; {length:,} samples leave {rest} for the last batch",
+                f"the {epoch.batches - 1:,} earlier batches of {size} samples succeeded; {length:,} samples leave {rest} for the last batch",
             ),
             basis=AGREES,
             loader=loader.name,

@@ -15,8 +15,9 @@ from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls, called_on_attribute
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms import failures, scenes
-from unjam.doctor.mechanisms.trials import count, names
+from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import AGREES, Basis, Toggle
+from unjam.units import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +153,7 @@ def _explanation(known: Knowledge, left: UnreleasedResource, stuck: list[int], f
         culprit=left.path,
         place=taken,
         because=(
-            f"sample {failures.short_index(left.index)} in {who} acquired it and {ways} without releasing it",
+            f"sample {failures.short_index(left.index)} in {who} acquired {left.path} and {ways} without releasing it",
             *((f"acquired at {quoted(taken)}",) if taken is not None else ()),
             *(
                 (f"{count(len(same), 'sample')} did this: {names(failures.short_index(one.index) for one in same)}",)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.program_facts import WatchedEpoch, WatchedLoader, WatchedSample
 from unjam.doctor.mechanisms.loaders import trainers
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import SUGGESTED
+from unjam.units import count
 
 FEWEST = 20  # examined samples of an epoch
 MOST_KINDS = 0.25  # of them; with more distinct values, these are not classes
@@ -38,7 +38,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             place=loader.made or loader.place,
             because=(
                 f"the order of the samples was the same in each of {count(len(kinds), 'complete epoch')}",
-                f"one of their values has {kinds[0]} distinct values, and the samples were sorted by it",
+                f"one field of the samples has {kinds[0]} distinct values, and the samples were sorted by it",
             ),
             basis=SUGGESTED,
             loader=loader.name,

@@ -10,8 +10,8 @@ from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.program_facts import WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES
+from unjam.units import count
 
 FEWEST, MOST_OF = 12, 0.9
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.program_facts import WatchedLoader
 from unjam.doctor.facts.source import leaves_loop_early, line_of, quoted
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES
+from unjam.units import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from unjam.doctor.facts import stack_activity
 from unjam.doctor.facts.scene import Process, Scene, Thread
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.trial import Place, StuckProcess, SyncObject
-from unjam.doctor.mechanisms.trials import count, describe_worker
+from unjam.doctor.mechanisms.trials import describe_worker
 from unjam.doctor.proof import AGREES, SUGGESTED, Ground
-from unjam.units import duration
+from unjam.units import count, duration
 
 # stages in which a process works on samples
 WORK = ("sample", "collate", "sampler", "init", "made", "task", "start", "end", "send")
@@ -179,9 +179,9 @@ def consequence(scene: Scene, blocked: BlockedProcess) -> tuple[str, ...]:
     lines = []
     same = waiters(scene, blocked)
     if same and blocked.thread.place is None:
-        lines.append(f"{count(len(same), 'other process', 'other processes')} are in the same state")
+        lines.append(f"{count(len(same), 'other process is', 'other processes are')} in the same state")
     elif same:
-        lines.append(f"{count(len(same), 'other process', 'other processes')} wait at the same line")
+        lines.append(f"{count(len(same), 'other process waits', 'other processes wait')} at the same line")
     if main.pid != blocked.process.pid and main.activity.stage == "waits":
         silent = f"; the workers sent nothing for {duration(main.silent)}" if main.silent is not None else ""
         lines.append(f"{main.name} waits for its next batch{silent}")
@@ -333,11 +333,8 @@ def children_words(scene: Scene, blocked: BlockedProcess) -> list[str]:
     """Describe the children of a process, which it may wait for."""
     found = []
     for child in scene.children(blocked.process)[:3]:
-        wait = child.threads[0].waiting.words if child.threads else ""
-        ended = (
-            "dead" if child.ended else f"waits for {wait}" if wait and not wait.startswith("nothing") else "computes"
-        )
-        found.append(f"{child.name}, {ended}")
+        does = "computes" if not child.threads else child.threads[0].waiting.phrase
+        found.append(f"{child.name}, {'dead' if child.ended else does}")
     return found
 
 

@@ -73,7 +73,7 @@ def _unnamed(case: Case, observations: list[ProcessObservations]) -> Iterator[Ex
         kind="socket",
         target=target,
         workers=case.loader.num_workers,
-        failed="a worker can receive the answer to another worker's request, or wait for ever for its own",
+        failed="a worker can receive the answer to another worker's request, or wait forever for its own",
         accounts_for=("differs", "raised", "frozen"),
     )
 

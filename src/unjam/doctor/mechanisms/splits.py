@@ -9,8 +9,8 @@ from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.program_facts import WatchedLoader
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls, share_taken_at
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, OBSERVED
+from unjam.units import count
 
 # functions that choose samples at random
 CHOOSE = ("random_split", "shuffle", "permutation", "randperm", "sample", "choice", "choices", "train_test_split")
@@ -155,9 +155,9 @@ def _orders(known: Knowledge) -> Iterator[Explanation]:
             culprit=f"{name}, ordered at {line}" if line is not None else name,
             place=line or first.home or first.made,
             because=(
-                f"{who} hold the same {count(len(mine[name]), 'item')} in {name}, in different orders",
+                f"{who} have the same {count(len(mine[name]), 'item')} in {name}, in different orders",
                 *((f"ordered at {quoted(line)}",) if line is not None else ()),
-                f"each rank draws its share of the indices of {first.name}, but an index is a different sample on each rank",
+                f"each rank draws its share of the indices of {first.name}, but the same index refers to a different sample on each rank",
             ),
             basis=OBSERVED,
             ranks=who,

@@ -13,8 +13,9 @@ from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, stored
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms import failures
-from unjam.doctor.mechanisms.trials import basis_correct_with, count, wrong_samples
+from unjam.doctor.mechanisms.trials import basis_correct_with, wrong_samples
 from unjam.doctor.proof import AGREES, OBSERVED, Basis
+from unjam.units import count
 
 # start of a process setting's name -> functions that change it
 _SETTERS = {
@@ -136,7 +137,7 @@ def _explanation(
                 else ()
             ),
             *((f"the program failed: {failures.failure_words(failed)}",) if failed is not None else ()),
-            *((f"the same holds for {', '.join(paths[1:4])}",) if paths[1:] else ()),
+            *((f"the same is true of {', '.join(paths[1:4])}",) if paths[1:] else ()),
         ),
         basis=_basis(case, start, wrong, in_init=in_init),
         case=case,

@@ -12,9 +12,8 @@ from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import leaves_loop_early, line_of, quoted
 from unjam.doctor.facts.source_places import method_line, share_taken_at
 from unjam.doctor.facts.trial import Place, Trial
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, OBSERVED
-from unjam.units import duration
+from unjam.units import count, duration
 
 # to report, and to warn: for how many seconds training waited, without the first batch of each epoch, and their share
 SECONDS, SHARE = 2.0, 0.35
@@ -133,7 +132,7 @@ def _total(loader: WatchedLoader) -> float:
 
 
 def _waited_words(loader: WatchedLoader) -> str:
-    return f"of {duration(_total(loader))} with {loader.name}, training waited {duration(_waited(loader))}"
+    return f"training waited {duration(_waited(loader))} of {duration(_total(loader))} with {loader.name}"
 
 
 def _explanation(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> TrainingWaits:
@@ -150,7 +149,7 @@ def _explanation(watched: ProgramFacts, loader: WatchedLoader, case: Case | None
             f"a sample takes {duration(each)} to load"
             + (f", in {count(loader.workers, 'worker')}" if loader.workers else ""),
             *(f"{share:.0%} of the loading time: {quoted(at)}" for at, share in lines[:3] if share >= 0.05),
-            f"if loading took no time, it would take {duration(total - waited)}",
+            f"if loading took no time, the same epochs would take {duration(total - waited)}",
         ),
         basis=OBSERVED,
         case=case,
@@ -267,7 +266,7 @@ def _sampler(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explanati
         place=place,
         because=(
             f"{name} took {duration(seconds)} of {duration(_total(loader))} with {loader.name}, in {count(epochs, 'epoch')}",
-            "a sampler runs in the training process, and workers without indices are idle meanwhile",
+            "the sampler runs in the training process, and workers are idle while they have no indices",
             *((f"it was observed most often at {quoted(hot)}",) if hot is not None else ()),
         ),
         basis=OBSERVED,

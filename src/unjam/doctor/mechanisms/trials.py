@@ -14,20 +14,6 @@ from unjam.doctor.proof import AGREES, Basis, Toggle
 MOST_LEFT_OUT = 200
 
 
-def count(number: float, word: str, several: str = "") -> str:
-    """Format a number with its noun, singular or plural."""
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {several or word + 's'}"
-
-
-def size(nbytes: float) -> str:
-    """Format a number of bytes with a unit."""
-    for unit in ("B", "KB", "MB"):
-        if abs(nbytes) < 1000:
-            return f"{nbytes:.0f} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.1f} GB"
-
-
 def names(samples: Iterable[str], most: int = 5) -> str:
     """List the first few sample indices, each once, and how many more there are."""
     known = list(dict.fromkeys(samples))

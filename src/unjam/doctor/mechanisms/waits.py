@@ -126,13 +126,13 @@ def _exit(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
             place=place or (loader.made if loader is not None else None),
             because=(
                 f"{main.name} is exiting: multiprocessing has sent SIGTERM to its children and waits for them",
-                f"{child.name} does not end: "
+                f"{child.name} does not end: it "
                 + (
-                    "it ignores SIGTERM"
+                    "ignores SIGTERM"
                     if child.ignores_sigterm
-                    else child.thread.waiting.words
+                    else child.thread.waiting.phrase
                     if child.threads
-                    else "?"
+                    else "could not be examined"
                 ),
                 *((f"SIGTERM is set to be ignored at {quoted(place)}",) if place is not None else ()),
                 *((f"it is a worker of {loader.name}",) if loader is not None else ()),
@@ -166,9 +166,9 @@ def _standstill(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
         culprit=f"{place}" if place is not None else main.name,
         place=place,
         because=(
-            f"{main.name}: {main.thread.waiting.words}" + (f", at {quoted(place)}" if place is not None else ""),
+            f"{main.name} {main.thread.waiting.phrase}" + (f", at {quoted(place)}" if place is not None else ""),
             *(
-                f"{one.name}: {one.thread.waiting.words}"
+                f"{one.name} {one.thread.waiting.phrase}"
                 + (f", at {quoted(one.thread.place)}" if one.thread.place else "")
                 for one in others[:MOST_OTHERS]
             ),
@@ -281,8 +281,8 @@ def _server(scene: Scene, asks: Process) -> Iterator[Explanation]:
                 place=one.place or thread.place,
                 because=(
                     f"{asks.name} waits for {thread.waiting.words}, at {quoted(thread.place)}; its connection has not been accepted",
-                    f"thread {one.name!r} of {server.name} waits for the next request of {idle.name}: {one.waiting.words}",
-                    f"{idle.name} sends no request: it waits for {idle.thread.waiting.words}",
+                    f"thread {one.name!r} of {server.name} waits for the next request from {idle.name}: {one.waiting.words}",
+                    f"{idle.name} sends no request: it {idle.thread.waiting.phrase}",
                 ),
                 basis=AGREES,
                 server=f"thread {one.name!r} of {server.name}",
@@ -414,7 +414,7 @@ def _pipe(scene: Scene, reader: Process) -> Iterator[Explanation]:
             culprit=f"{child.name} at {thread.place}" if thread.place else child.name,
             place=thread.place,
             because=(
-                f"{child.name} waits for space in a pipe: {writing.waiting.words}",
+                f"{child.name} waits for {writing.waiting.words}",
                 f"only {reader.name} can read that pipe, but it waits at {quoted(thread.place)}: {thread.waiting.words}",
             ),
             basis=AGREES,

@@ -13,7 +13,7 @@ from unjam.doctor.facts.source import line_of
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.text import loader_line
-from unjam.units import duration
+from unjam.units import count, duration
 
 MOST_OUTPUT, AROUND = 3000, 3
 
@@ -44,7 +44,7 @@ def _brief(diagnosis: Diagnosis, version: str) -> Iterator[str]:
     yield f"unjam {version}; " + ", ".join(f"{name} {value}" for name, value in diagnosis.environment.items())
     watched = diagnosis.watched
     if watched is not None:
-        yield f"\nThe program was watched for {duration(watched.seconds)}: {watched.outcome}, {len(watched.processes)} processes."
+        yield f"\nThe program was watched for {duration(watched.seconds)}: {watched.outcome}, {count(len(watched.processes), 'process', 'processes')}."
     for number, case in enumerate(diagnosis.cases, 1):
         yield f"{number}. {loader_line(case)}"
     for finding in diagnosis.findings:
@@ -69,7 +69,7 @@ def _brief(diagnosis: Diagnosis, version: str) -> Iterator[str]:
     for process in scene.processes if scene is not None else ():
         yield f"\n## {process.name}\n"
         for thread in process.threads:
-            yield f"- thread {thread.name or thread.tid}: {thread.waiting.words}" + (
+            yield f"- thread {thread.name or thread.tid}: {thread.waiting.phrase}" + (
                 f", at {thread.place}" if thread.place else ""
             )
     if watched is not None and watched.output.strip():

@@ -8,11 +8,10 @@ from html import escape
 
 from unjam.doctor.facts.run import LoaderRun
 from unjam.doctor.facts.timeline import run_timeline
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.report.page import Cell, HtmlPage, profile, table
 from unjam.doctor.report.profile import profile_lines
 from unjam.doctor.rules.advice import Advice, Judged, WaitCause, longest_waits
-from unjam.units import duration
+from unjam.units import count, duration
 
 SCHEMA = 1
 

@@ -11,11 +11,10 @@ from rich.table import Table
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.scenes import waited
-from unjam.doctor.mechanisms.trials import count, size
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.terminal import escape
 from unjam.doctor.report.text import show_finding
-from unjam.units import duration, near
+from unjam.units import count, duration, near, size
 
 _STAGES = {
     "start": "starts", "init": "in worker_init_fn", "made": "in iter(dataset)", "idle": "idle: waiting for work",
@@ -131,7 +130,7 @@ def _limits(scene: Scene) -> str:
     if most is not None and most.most_files:
         words.append(f"descriptors {most.open_files} of {most.most_files:,}")
     if scene.kills:
-        words.append(f"processes killed for memory: {scene.kills}")
+        words.append(f"processes killed by the OOM killer: {scene.kills}")
     return "; ".join(words)
 
 
@@ -156,7 +155,7 @@ def doing_words(one: Process) -> str:
     stage = sample if one.activity.stage == "sample" else _STAGES.get(one.activity.stage, "")
     if one.activity.stage in ("idle", "waits"):
         return stage
-    state = "computes" if one.thread.computes or wait.kind == "nothing" else f"waits for {wait.words}"
+    state = "computes" if one.thread.computes else wait.phrase
     return f"{stage}, {state}" if stage else state
 
 

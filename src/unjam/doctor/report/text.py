@@ -7,13 +7,12 @@ from rich.table import Table
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import Severity
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.profile import profile_lines
 from unjam.doctor.report.terminal import diff_line, escape
 from unjam.doctor.rules.rule import Finding
-from unjam.units import duration, near
+from unjam.units import count, duration, near
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 
@@ -40,7 +39,7 @@ def loader_line(case: Case) -> str:
     loader = case.loader
     made = f", made at {loader.made_at}" if loader.made_at else ""
     length = f"{loader.length:,} samples" if loader.length is not None else "a stream"
-    by = "" if loader.start_method == "unjam" else f" by {loader.start_method}"
+    by = "" if loader.start_method == "unjam" else f" started with {loader.start_method}"
     how = f"{count(loader.num_workers, 'worker')}{by}" if loader.num_workers else "no workers"
     kind = f"unjam.{loader.kind}" if loader.driver == "unjam" and loader.kind == "DataLoader" else loader.kind
     return f"{kind} over {loader.dataset} ({length}), batch_size={loader.batch_size}, {how}{made}"

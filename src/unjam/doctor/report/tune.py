@@ -10,11 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from unjam.doctor.facts.tune_measurements import Measurement, TuneResult, TuneSetting
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.report.profile import profile_lines
 from unjam.doctor.report.terminal import escape
 from unjam.doctor.rules.tuning import Tuned
-from unjam.units import duration
+from unjam.units import count, duration
 
 SCHEMA = 1
 BAR = 34
@@ -28,7 +27,7 @@ def verdict(tuned: Tuned) -> str:
         return "no setting succeeded"
     rate = f"{tune_result.rate(choice):,.0f} samples/s"
     if tuned.needed is None:
-        return f"{choice}: {rate}, the cheapest of the nearly fastest settings"
+        return f"{choice}: {rate}, the cheapest setting that is nearly as fast as the fastest"
     if tuned.enough:
         return f"{choice}: {rate}, training needs {tuned.needed:,.0f}: fast enough, and the cheapest such setting"
     return f"data loading remains the bottleneck with {choice}: {rate}, training could use {tuned.needed:,.0f}"
@@ -40,7 +39,7 @@ def show(tuned: Tuned, console: Console) -> None:
     console.print(f"[bold]{escape(verdict(tuned))}[/bold]")
     where = f" at {tune_result.made_at}" if tune_result.made_at else ""
     console.print(
-        f"{escape(tune_result.dataset)}{escape(where)}, batches of {tune_result.batch_size:.4g}, {tune_result.processors} processors\n"
+        f"{escape(tune_result.dataset)}{escape(where)}, batches of {tune_result.batch_size:.4g}, {count(tune_result.processors, 'processor')}\n"
     )
     console.print(_table(tuned))
     console.print()

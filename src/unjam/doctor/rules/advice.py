@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.facts.run import LoaderRun, RunFacts, TimedBatch, Wait
-from unjam.doctor.mechanisms.trials import count
-from unjam.units import duration
+from unjam.units import count, duration
 
 # savings below this many seconds, or below this share of the run, are not reported
 _WORTH_SECONDS, _WORTH_SHARE = 0.5, 0.03
@@ -71,10 +70,12 @@ def wait_causes(loader: LoaderRun) -> list[WaitCause]:
     ]
     if outliers:
         slowest = list(dict.fromkeys(sample for _, sample, _ in sorted(outliers, reverse=True)))[:3]
-        found.append(WaitCause(by_sample, f"for slow samples: {', '.join(map(loader.sample, slowest))}"))
+        noun = "sample" if len(slowest) == 1 else "samples"
+        found.append(WaitCause(by_sample, f"for slow {noun} {', '.join(map(loader.sample, slowest))}"))
     if loader.overdue:
-        names = ", ".join(list(dict.fromkeys(sample for sample, _ in loader.overdue))[:3])
-        found.append(WaitCause(by_time, f"for timed-out samples: {names}"))
+        timed_out = list(dict.fromkeys(sample for sample, _ in loader.overdue))[:3]
+        noun = "sample" if len(timed_out) == 1 else "samples"
+        found.append(WaitCause(by_time, f"for timed-out {noun} {', '.join(timed_out)}"))
     if work > 0:
         found += [
             WaitCause(rest * loader.sampling / work, "for loading samples"),
@@ -157,8 +158,8 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
             )
         elif loader.packing > 0.4 * work:
             yield Advice(
-                f"make batches smaller in bytes{at}: packing takes {loader.packing / work:.0%} of the workers' time; convert "
-                "later (uint8 instead of float32)",
+                f"reduce the size of batches in bytes{at}: packing takes {loader.packing / work:.0%} of the workers' time; "
+                "convert them later (send uint8 instead of float32)",
                 steady * loader.packing / work,
             )
         elif able <= loader.workers:
@@ -169,7 +170,7 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
             )
     for failure in loader.failures[:1]:
         if loader.failed:
-            yield Advice(f"fix what fails{at}: {failure.words} (sample {failure.samples})", 0.0, "UJ306")
+            yield Advice(f"fix the failing samples{at}: {failure.words} (sample {failure.samples})", 0.0, "UJ306")
 
 
 def longest_waits(loader: LoaderRun, most: int = 5) -> list[Wait]:

@@ -10,9 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from unjam.doctor.facts.tune_measurements import Measurement, TuneResult, TuneSetting
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, SUGGESTED, Confidence, Ground, prove
-from unjam.units import duration, with_file
+from unjam.units import all_in_use, count, duration, with_file
 
 # a setting with at least this share of the best rate counts as equally good
 AS_GOOD = 0.95
@@ -109,7 +108,7 @@ def _choose(
 ) -> tuple[TuneSetting | None, bool | None]:
     """Choose the cheapest setting that is fast enough for the training.
 
-    If none is fast enough, or the need is unknown, choose the cheapest of the nearly fastest settings.
+    If none is fast enough, or the need is unknown, choose the cheapest setting that is nearly as fast as the fastest.
     """
     if not good:
         return None, None
@@ -213,11 +212,7 @@ def _causes(tune_result: TuneResult, here: Measurement, there: Measurement, gain
     share = seen[kind] / stack_samples if stack_samples else 0.0
     waits = share > 0.3 and slower > 1.3 and not full
     return [
-        TuneReason(
-            f"all {count(tune_result.processors, 'processor')} are in use", AGREES, (gain, f"{cores:.1f} in use")
-        )
-        if full
-        else None,
+        TuneReason(all_in_use(tune_result.processors), AGREES, (gain, f"{cores:.1f} in use")) if full else None,
         TuneReason(
             f"samples wait for {waits_for[kind]}",
             AGREES,

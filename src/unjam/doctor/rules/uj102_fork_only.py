@@ -40,6 +40,6 @@ def detect(case: Case) -> Finding | None:
         first.path,
         pickle_evidence(failed),
         OBSERVED,
-        f"nothing to do on Python {case.process_facts.python}; to be prepared: {help_for(first.path, first.type_name)}",
+        f"no change is needed on Python {case.process_facts.python}; to prepare: {help_for(first.path, first.type_name)}",
         first.place,
     )

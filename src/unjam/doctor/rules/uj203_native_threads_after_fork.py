@@ -26,10 +26,10 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import count, describe_worker, stuck_processes
+from unjam.doctor.mechanisms.trials import describe_worker, stuck_processes
 from unjam.doctor.proof import AGREES, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
-from unjam.units import duration
+from unjam.units import count, duration
 
 RULE = Rule("UJ203", "native-threads-after-fork", symptom="frozen")
 _BINDINGS = ("torch_python", "libtorch_python", "_multiarray_umath", "_C.cpython")

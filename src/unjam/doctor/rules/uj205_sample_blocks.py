@@ -23,11 +23,11 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import count, describe_worker, stuck_processes, waits_for
+from unjam.doctor.mechanisms.trials import describe_worker, stuck_processes, waits_for
 from unjam.doctor.mechanisms.waits import OneConnectionAtATime
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
-from unjam.units import duration
+from unjam.units import count, duration
 
 RULE = Rule("UJ205", "sample-blocks", symptom="frozen")
 # other rules cover waits for these

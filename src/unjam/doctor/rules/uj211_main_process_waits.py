@@ -24,11 +24,10 @@ from unjam.doctor.facts import stack_activity
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.mechanisms.waits import ExitWaits, TerminationWithoutEffect
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
-from unjam.units import duration
+from unjam.units import count, duration
 
 RULE = Rule("UJ211", "main-process-waits", symptom="frozen", live=True)
 

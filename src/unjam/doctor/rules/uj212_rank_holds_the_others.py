@@ -23,10 +23,9 @@ from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.ranks import RankSkippedSteps
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
-from unjam.units import duration
+from unjam.units import count, duration
 
 RULE = Rule("UJ212", "rank-holds-the-others", symptom="ranks", live=True)
 
@@ -122,6 +121,4 @@ def _activity(main: Process) -> str:
         "starting": "starts its workers",
         "stopping": "stops its workers",
     }
-    return stages.get(
-        main.activity.stage, "computes" if main.thread.computes else f"waits for {main.thread.waiting.words}"
-    )
+    return stages.get(main.activity.stage, "computes" if main.thread.computes else main.thread.waiting.phrase)

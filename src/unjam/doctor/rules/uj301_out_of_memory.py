@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.mechanisms.trials import count, dead_processes, is_memory_error, size
+from unjam.doctor.mechanisms.trials import dead_processes, is_memory_error
 from unjam.doctor.proof import AGREES, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import count, size
 
 RULE = Rule("UJ301", "out-of-memory", symptom="died")
 

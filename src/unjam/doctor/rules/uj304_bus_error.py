@@ -20,8 +20,9 @@ from __future__ import annotations
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.ended_peers import MappedFileShrunk
-from unjam.doctor.mechanisms.trials import basis_without_samples, dead_processes, size
+from unjam.doctor.mechanisms.trials import basis_without_samples, dead_processes
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
+from unjam.units import size
 
 RULE = Rule("UJ304", "bus-error", symptom="died")
 

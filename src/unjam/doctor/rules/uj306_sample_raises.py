@@ -20,7 +20,6 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import (
     bad_samples,
     basis_without_samples,
-    count,
     exception_naming_its_process,
     first_line,
     is_memory_error,
@@ -28,6 +27,7 @@ from unjam.doctor.mechanisms.trials import (
     out_of_descriptors,
 )
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
+from unjam.units import count
 
 RULE = Rule("UJ306", "sample-raises", symptom="raised")
 

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.mechanisms.trials import ending_words, size
+from unjam.doctor.mechanisms.trials import ending_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import size
 
 RULE = Rule("UJ401", "shared-memory-too-small", symptom="died")
 

@@ -16,9 +16,9 @@ Limits: this is predicted, not observed; the model's own memory is not counted.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import size
 
 RULE = Rule("UJ403", "batches-do-not-fit", Severity.WARNING)
 

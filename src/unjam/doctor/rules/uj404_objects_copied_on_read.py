@@ -25,9 +25,9 @@ import re
 from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.source import line_of
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import Severity, Toggle
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
+from unjam.units import size
 
 RULE = Rule("UJ404", "objects-copied-on-read", Severity.WARNING, symptom="memory")
 # growth of all workers together below this many bytes is not reported

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import ending_words, size
+from unjam.doctor.mechanisms.trials import ending_words
 from unjam.doctor.proof import Severity, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import size
 
 RULE = Rule("UJ405", "batches-kept", symptom="raised")
 

@@ -18,10 +18,9 @@ Limits: tensors are sent through shared memory and are not counted.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
-from unjam.units import duration
+from unjam.units import duration, size
 
 RULE = Rule("UJ406", "large-pickle-per-worker", Severity.WARNING)
 LARGE = 100_000_000

@@ -16,9 +16,9 @@ Limits: none known.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import size
 
 RULE = Rule("UJ407", "view-ships-storage", Severity.WARNING)
 WORTH = 1 << 20

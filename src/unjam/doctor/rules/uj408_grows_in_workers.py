@@ -23,10 +23,10 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import filled_at, function_line
-from unjam.doctor.mechanisms.trials import count, size
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule, dataset_place, line_evidence
 from unjam.doctor.rules.uj404_objects_copied_on_read import growth
+from unjam.units import count, size
 
 RULE = Rule("UJ408", "grows-in-workers", Severity.WARNING)
 WORTH = 8 << 20

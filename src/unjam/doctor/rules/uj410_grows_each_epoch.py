@@ -23,9 +23,9 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.mechanisms.growth import GrowingUse
 from unjam.doctor.mechanisms.loaders import trainers
-from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule, case_of
+from unjam.units import size
 
 RULE = Rule("UJ410", "grows-each-epoch", Severity.WARNING)
 LEAST = {"files": 2, "children": 1, "threads": 1, "memory": 20_000_000}

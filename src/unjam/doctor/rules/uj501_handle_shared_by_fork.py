@@ -28,9 +28,10 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.source import line_of, per_worker_change, quoted
 from unjam.doctor.mechanisms.shared_open_files import ITERATOR, SharedOpenFile, iterator_of
-from unjam.doctor.mechanisms.trials import basis_correct_with, count, differing, names, only_in_workers
+from unjam.doctor.mechanisms.trials import basis_correct_with, differing, names, only_in_workers
 from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import count
 
 RULE = Rule("UJ501", "handle-shared-by-fork", symptom="differs")
 

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.loaders import is_one_of_ranks
-from unjam.doctor.mechanisms.trials import count, stable_counts
+from unjam.doctor.mechanisms.trials import stable_counts
 from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import count
 
 RULE = Rule("UJ503", "iterable-loses-samples", symptom="lost")
 

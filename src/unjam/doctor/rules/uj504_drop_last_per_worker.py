@@ -16,9 +16,9 @@ Limits: none known.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import Severity, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import count
 
 RULE = Rule("UJ504", "drop-last-per-worker", Severity.WARNING, symptom="lost")
 

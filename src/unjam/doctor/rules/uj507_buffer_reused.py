@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import count, names
+from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
+from unjam.units import count
 
 RULE = Rule("UJ507", "buffer-reused")
 

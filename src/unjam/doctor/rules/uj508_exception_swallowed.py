@@ -24,9 +24,10 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import keeps_record, quoted
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms.swallowed import RetriesWithoutEnd
-from unjam.doctor.mechanisms.trials import count, names
+from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import OBSERVED, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import count
 
 RULE = Rule("UJ508", "exception-swallowed", symptom="none")
 

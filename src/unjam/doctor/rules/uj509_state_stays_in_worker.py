@@ -21,9 +21,9 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.history import FilledWhileLoading
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import count
 
 RULE = Rule("UJ509", "state-stays-in-worker")
 

@@ -23,9 +23,9 @@ from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms.loaders import draws_random_numbers, trainers
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import OBSERVED, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import count
 
 RULE = Rule("UJ519", "ranks-share-samples")
 # a sampler repeats a few samples so that all ranks have the same number

@@ -23,9 +23,10 @@ from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source_places import class_line
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms.loaders import trainers
-from unjam.doctor.mechanisms.trials import count, names
+from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import count
 
 RULE = Rule("UJ525", "samples-never-drawn", Severity.WARNING)
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.mechanisms.lengths import LastBatchSmaller
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.rules.rule import Rule
+from unjam.units import count
 
 RULE = Rule("UJ540", "last-batch-smaller", symptom="raised")
 NAMES = (LastBatchSmaller,)

@@ -24,10 +24,10 @@ from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import count, names
+from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
-from unjam.units import duration, with_file
+from unjam.units import count, duration, with_file
 
 RULE = Rule("UJ603", "slow-samples", Severity.WARNING)
 

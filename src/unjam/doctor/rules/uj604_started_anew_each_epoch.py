@@ -18,10 +18,9 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import Severity, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
-from unjam.units import duration
+from unjam.units import count, duration
 
 RULE = Rule("UJ604", "started-anew-each-epoch", Severity.WARNING, symptom="slow")
 WORTH = 0.8  # seconds in an epoch

@@ -24,10 +24,9 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source_places import attribute_calls, stored
 from unjam.doctor.mechanisms.time_spent import ServedByOneProcess
-from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule, dataset_place
-from unjam.units import duration
+from unjam.units import duration, size
 
 RULE = Rule("UJ608", "reads-much-more-than-it-uses", Severity.WARNING)
 TIMES, LEAST, FEWEST = 20, 50_000, 8

@@ -22,10 +22,9 @@ from __future__ import annotations
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import DeviceCopies, ProgramFacts
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
-from unjam.units import duration
+from unjam.units import duration, size
 
 RULE = Rule("UJ610", "slow-way-to-the-device", Severity.WARNING)
 # a share of the loading and training time below which it does not matter, and how much faster pinned memory must be

@@ -61,7 +61,7 @@ def install(
 
 
 def uninstall() -> None:
-    """Undo `install`: new iterators are torch's again. Print the summary if it was wanted."""
+    """Undo `install`: new iterators are torch's again. Print the summary unless `install` was called with `summary=False`."""
     while _installed:
         settings = _installed.pop()
         atexit.unregister(_end)

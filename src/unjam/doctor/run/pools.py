@@ -11,7 +11,7 @@ from unjam.doctor.run.launch import CannotRun
 from unjam.doctor.run.settings import Settings
 from unjam.doctor.run.short_run import short_run
 from unjam.loader.pool_spec import pool_spec
-from unjam.units import duration
+from unjam.units import count, duration
 
 # seconds that a trial may take
 TRIAL_SECONDS = 300.0
@@ -137,12 +137,14 @@ def lines(trials: list[PoolTrial]) -> list[str]:
 
 def _words(trial: PoolTrial) -> list[str]:
     if trial.problem:
-        return [f"{trial.pool}: does not work", *(f"  {line}" for line in trial.problem.splitlines())]
+        return [f"{trial.pool}: does not work:", *(f"  {line}" for line in trial.problem.splitlines())]
     at = ", ".join(
-        f"{batches} batches of {size / max(1, batches) / 1e6:.2f} MB from node {name}"
+        f"{count(batches, 'batch', 'batches')} of {size / max(1, batches) / 1e6:.2f} MB from node {name}"
         for name, batches, size in trial.nodes
     )
-    found = [f"{trial.pool}: works: {at or f'{trial.batches} batches'}; first batch after {duration(trial.started)}"]
+    found = [
+        f"{trial.pool}: works; {at or count(trial.batches, 'batch', 'batches')}; first batch after {duration(trial.started)}"
+    ]
     return [*found, *([f"  {trial.note}"] if trial.note else [])]
 
 

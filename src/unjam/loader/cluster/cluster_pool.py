@@ -272,7 +272,7 @@ class ClusterPool(Pool):
             self._assign(links)
         elif not links and waited > self._patience:
             why = self._placer_said or self._agent_failed or self._cluster.why_no_room()
-            raise ClusterError(f"no node of the cluster has taken a worker for {self._patience:g} s: {why}")
+            raise ClusterError(f"no node of the cluster took a worker within {self._patience:g} s: {why}")
         # also workers that share a processor: there may be room for them now
         surplus = max(0, lack) + sum(max(0, -link.free) for link in links)
         if surplus and not self._waiting and self._may_move:

@@ -97,7 +97,7 @@ class RayAgent(Agent):
                 done, _ = self._ray.wait([asked], timeout=min(self._patience, within))
                 if not done and not self._has_process():
                     raise AgentCannotStart(
-                        f"it got no process for {self._patience:g} s: others may have taken its processors"
+                        f"Ray did not start its process within {self._patience:g} s: other jobs may have taken its processors"
                     )
             self._asked = None
             reply: msg.Reply = self._ray.get(asked, timeout=within)
@@ -139,7 +139,7 @@ class RayAgent(Agent):
         except AgentLost:
             raise
         except known.GetTimeoutError as error:
-            raise self._lost(f"it did not answer for {within:g} s") from error
+            raise self._lost(f"it did not answer within {within:g} s") from error
         except known.RayTaskError as error:  # what the agent itself raised
             raise AgentLost(f"its agent failed: {type(error.cause).__name__}: {error.cause}") from error
         except known.RayActorError as error:

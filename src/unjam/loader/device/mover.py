@@ -215,7 +215,7 @@ class Mover(Transfer):
         if isinstance(error, OutOfMemory):
             problem: Exception = OutOfMemory(f"{name}, {nbytes:,} bytes, does not fit on {self._device}: {error}")
             return problem
-        return DeviceError(f"{name} could not be made on {self._device}: {type(error).__name__}: {error}")
+        return DeviceError(f"{name} could not be created on {self._device}: {type(error).__name__}: {error}")
 
 
 class DeviceBatch(BatchResult):

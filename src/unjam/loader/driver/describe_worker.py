@@ -77,7 +77,7 @@ def exit_incident(last_exit: WorkerExit, about: CurrentSample, *, decision: str,
 
     end = exits.decode(last_exit.code)
     heartbeat = last_exit.heartbeat
-    killed_for = f"was killed for memory ({last_exit.memory})" if last_exit.memory else end.words
+    killed_for = f"was killed by the OOM killer ({last_exit.memory})" if last_exit.memory else end.words
     if last_exit.node_lost:
         killed_for = f"was lost with its node ({last_exit.node_lost})"
     at = f" on node {last_exit.node}" if last_exit.node else ""

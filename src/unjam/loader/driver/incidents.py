@@ -112,9 +112,9 @@ class Incidents:
         return problem
 
     def shrunk(self, worker: int, left: int) -> None:
-        """Warn that the system killed a worker for memory and that the others share its work."""
+        """Warn that the OOM killer killed a worker and that the others share its work."""
         incident = self._exit_incidents.get(worker)
-        what = incident.what if incident is not None else f"worker {worker} was killed for memory"
+        what = incident.what if incident is not None else f"the OOM killer killed worker {worker}"
         self._recorder.say("memory", "%s; it will not be replaced (workers left: %d)", what, left)
 
     def setup_error(self, worker: int) -> tuple[BaseException, bool]:

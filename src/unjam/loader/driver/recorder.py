@@ -28,6 +28,7 @@ from unjam.statistics import Auto, Statistics
 from unjam.system.limits import own_processors
 from unjam.system.logs import log
 from unjam.system.private_files import open_own
+from unjam.units import count
 
 if TYPE_CHECKING:
     from unjam.loader.failures.incident import Incident
@@ -145,15 +146,19 @@ class Recorder:
         if self.profiler is not None:
             self.profiler.stop()
         if self._samples == self._samples_before and self._failed:
-            return self._too_many(f"all {self._failed} samples of the epoch failed")
+            return self._too_many(
+                "the only sample of the epoch failed"
+                if self._failed == 1
+                else f"all {self._failed} samples of the epoch failed"
+            )
         return None
 
     def say(self, kind: str, text: str, *values: Any) -> None:
         """Log a warning, but of each kind only the 1st, 2nd, 4th, 8th and so on."""
         self._said[kind] += 1
-        count = self._said[kind]
-        if count & (count - 1) == 0:
-            more = f" ({count} of this kind so far)" if count > 1 else ""
+        said = self._said[kind]
+        if said & (said - 1) == 0:
+            more = f" ({said} of this kind so far)" if said > 1 else ""
             log.warning("%s%s", text % values, more)
 
     @property
@@ -209,7 +214,9 @@ class Recorder:
         if isinstance(most, int):
             if failed <= most:
                 return None
-            return self._too_many(f"{failed} samples failed in this epoch, and max_errors={most} allows {most}")
+            return self._too_many(
+                f"{count(failed, 'sample')} failed in this epoch, and max_errors={most} allows {most}"
+            )
         total = self._expected
         if total is None:
             total = max(ENOUGH_SEEN, self._samples - self._samples_before + failed)

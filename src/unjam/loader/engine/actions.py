@@ -16,7 +16,7 @@ class Reason(enum.Enum):
     FORGOTTEN = "a request or a result was lost in transit"
     DIED = "on_worker_death is 'raise'"
     DIED_REPEATEDLY = "the same sample killed its worker on every try"
-    KILLED_FOR_MEMORY = "its worker was killed for memory, and it was the last worker"
+    KILLED_FOR_MEMORY = "the OOM killer killed its worker, which was the last one"
     NEVER_READY = "it died repeatedly before its first sample"
     TOO_MANY_DEATHS = "more workers died in this epoch than max_restarts allows"
     CANNOT_REPLAY = "a sample of an iterable dataset cannot be skipped"
@@ -99,7 +99,7 @@ class AskPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Shrink:
-    """Report that `worker` was killed for memory and that `left` workers share its work."""
+    """Report that the OOM killer killed `worker` and that `left` workers share its work."""
 
     worker: int
     left: int

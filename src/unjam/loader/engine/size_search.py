@@ -21,6 +21,8 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from unjam.units import all_in_use, count
+
 # loading is fast enough if the consumer waits for a smaller part of its time than this
 ENOUGH = 0.04
 # once fast enough, it is too slow again if the consumer waits for more than this
@@ -150,13 +152,13 @@ class SizeSearch:
             self._base = (self.setting, window)
             self._rejected |= {"more": {"fewer"}, "fewer": {"more"}}.get(tried, set())
         else:
-            verdict = "taken back"
+            verdict = "undone"
             self._rejected.add(tried)
             gain = window.gain(base[1], self.setting.workers, base[0].workers)
             slower = window.median_sample / base[1].median_sample if base[1].median_sample else 1.0
             self._gains[tried] = (self.setting.workers, gain, slower)
         self.steps.append(Step(self.batches, self.setting, window.rate, window.waited, verdict))
-        if verdict == "taken back" and base is not None:
+        if verdict == "undone" and base is not None:
             self.setting, window = base
         self._next(window)
 
@@ -185,7 +187,7 @@ class SizeSearch:
                 }[direction]
             if wanted != self.setting:
                 self._trying, self.setting = direction, wanted
-                self.why = f"trying {wanted.workers} workers with {wanted.depth} batches ahead each"
+                self.why = f"trying {count(wanted.workers, 'worker')} with prefetch {wanted.depth}"
                 self.base_rate = window.rate
                 return
         self._settle(window)
@@ -212,11 +214,11 @@ class SizeSearch:
         slower = 1.0
         if "more" in self._gains:
             size, gain, slower = self._gains["more"]
-            words.append(f"{size} workers were {gain:.2f} times as fast")
+            words.append(f"{count(size, 'worker')} {'was' if size == 1 else 'were'} {gain:.2f} times as fast")
         elif self.setting.workers >= self.limits.workers:
             words.append(f"no more workers because of {self.limits.because}")
         if window.processors_used >= 0.85 * self.limits.processors:
-            words.append(f"all {self.limits.processors} processors are in use")
+            words.append(all_in_use(self.limits.processors))
         elif slower > 1.3 and window.processors_used < 0.6 * self.limits.processors:
             words.append(f"each sample then took {slower:.1f} times as long: samples compete for a shared resource")
         return "; ".join(words)

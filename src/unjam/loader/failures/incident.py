@@ -31,7 +31,7 @@ class Incident:
     kind: "sample" (user code raised), "death" (a worker ended), "timeout" (a sample took too long),
         "silence" (no progress; no action taken) or "suspended" (something suspended a worker).
     at: seconds since 1970. what: a one-line summary. decision: what was done about it, for example "restart", or
-        "shrink" (a worker was killed for memory and not replaced).
+        "shrink" (the OOM killer killed a worker, which was not replaced).
     """
 
     kind: str

@@ -44,7 +44,7 @@ def _key_of(dataset: Any, index: Any, depth: int) -> str | None:
             word = _word(held[index])
             if word is not None:
                 return f"{word!r} ({name}[{index}])"
-    # Another wrapper may renumber its samples: no name is better than a wrong one.
+    # Another wrapper may renumber its samples: a missing name is better than a wrong one.
     return None
 
 

@@ -37,7 +37,7 @@ def cannot_ship(worker_input: WorkerInput, error: BaseException, method: str | N
             return _problem(text, cure, path, type_name, error)
     return _problem(
         f"the dataset cannot be sent to a worker: {type(error).__name__}: {error}",
-        "help: pass multiprocessing_context='fork', or make what is missing importable in another process",
+        "help: pass multiprocessing_context='fork', or make sure that another process can import what is missing",
         "the dataset",
         type(error).__name__,
         error,

@@ -62,7 +62,7 @@ def open_pool(request: PoolRequest) -> ProcessPool:
         if _fork_is_safe():
             _warn_once(
                 "size",
-                "the dataset holds %.1f GB: a second copy would leave too little memory, so workers are forked from this "
+                "the dataset takes %.1f GB: a second copy would leave too little memory, so workers are forked from this "
                 "process",
                 error.size / 1e9,
             )

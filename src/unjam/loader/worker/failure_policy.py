@@ -106,7 +106,7 @@ class FailurePolicy:
         failed.key = self._key_of(failed)
         where = place(failed.index, job.number, self.spec.number, yielded=yielded, indices=indices)
         how = f"in {stage}, {duration(failed.seconds)} after it began" + (f", try {tries}" if tries > 1 else "")
-        notes = (where, *extra, *((f"named {failed.key} in the dataset",) if failed.key else ()), how)
+        notes = (where, *extra, *((f"its name in the dataset: {failed.key}",) if failed.key else ()), how)
         failed.exception = self._keep(error, notes)
         return failed
 

@@ -126,8 +126,8 @@ def check_repeats(sample: Any, position: WorkerPosition) -> None:
     """Raise if a stream that was read again gave another sample than before."""
     if position.last and sample is not None and fingerprint(sample) != position.last:
         raise CannotResumeError(
-            f"the stream is not repeatable: sample {position.yielded - 1} is not the one yielded in the earlier run, so it cannot "
-            "resume there; give the dataset state_dict() and load_state_dict(), or seed its random generators"
+            f"the stream is not repeatable: sample {position.yielded - 1} is not the one yielded in the earlier run, so the "
+            "run cannot resume there; give the dataset state_dict() and load_state_dict(), or seed its random generators"
         )
 
 
@@ -153,7 +153,7 @@ def fingerprint(sample: Any, depth: int = 3) -> int:
 def as_plain(position: WorkerPosition) -> dict[str, Any]:
     """Return a position for a checkpoint: texts, numbers, and the dataset's states as it gave them."""
     if position.problem:
-        raise CannotResumeError(f"the dataset could not give its state: {position.problem}")
+        raise CannotResumeError(f"the dataset's state could not be saved: {position.problem}")
     found: dict[str, Any] = {
         "yielded": position.yielded,
         "state_at": position.state_at,

@@ -177,7 +177,7 @@ class ProgramFiles:
 
 def full_text(room: int) -> str:
     """The message, without its subject, that a program wrote more than a view can hold."""
-    return f"wrote more than the {room >> 20} MB that unjam keeps of its changes in memory"
+    return f"wrote more than {room >> 20} MB, the most that unjam can keep in memory"
 
 
 def _link_missing(source: str, target: str) -> None:
