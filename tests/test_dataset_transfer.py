@@ -462,7 +462,7 @@ def test_other_threads_are_logged_as_a_risk_of_fork(caplog):
         connection.close()
     (said,) = [record.getMessage() for record in caplog.records]
     assert "dataset.thing (sqlite3.Connection) cannot be sent" in said
-    assert "the risk: 1 other Python thread runs (background)" in said
+    assert "the risk: 1 other Python thread is running (background)" in said
     assert "help:" in said
 
 

@@ -295,7 +295,7 @@ def test_containers_can_be_stored_in_files(tmp_path):
     assert done.stdout == "7 x [[0, 3], [1, 4], [2, 5]]\n"
     assert array.dtype == np.dtype(">i4")
     assert pickle.loads(pickle.dumps(known))["a"] == {"name": "x"}
-    with pytest.raises(ValueError, match="holds a shared list, not a dict"):
+    with pytest.raises(ValueError, match="contains a shared list, not a dict"):
         unjam.SharedDict.open(tmp_path / "names")
 
 

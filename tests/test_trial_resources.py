@@ -187,4 +187,4 @@ def test_a_program_that_fills_its_view_cannot_be_examined(tmp_path, reacts):
     done = python(["-m", "unjam", "check", "--budget", "15", "--json", report, "train.py"], cwd=tmp_path, timeout=100, env=environment)  # fmt: skip
     said = json.loads(report.read_text())
     assert done.returncode == 2, done.stdout
-    assert "wrote more than the 64 MB" in said["error"]
+    assert "wrote more than 64 MB" in said["error"]

@@ -170,7 +170,7 @@ def test_unjam_workers_report_their_sample_without_py_spy(ours):
     done = python(["-c", code, "why", str(ours.pid)])
     assert "pip install py-spy" in done.stdout, done.stderr
     assert "worker 1 in sample at position 1 of batch 3" in done.stdout, done.stdout
-    assert "it sleeps" in done.stdout
+    assert "waits for a sleep to end" in done.stdout
 
 
 def test_only_unjam_workers_are_rescued():
