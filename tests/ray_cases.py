@@ -327,7 +327,7 @@ def test_a_slow_start_is_not_a_lack_of_resources(tmp_path):
     assert slow.poll(0.1, within=60) == "news"
     slow.close(1)
     nowhere = RayAgent(ray, ray.remote(num_cpus=1000)(Starts).remote(str(gate)), patience=1)
-    with pytest.raises(AgentCannotStart, match="others may have taken its processors"):
+    with pytest.raises(AgentCannotStart, match="other jobs may have taken its processors"):
         nowhere.poll(0.1, within=60)
     nowhere.close(1)
 
