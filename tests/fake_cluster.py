@@ -75,7 +75,7 @@ class FakeAgent:
     def _answers(self, within) -> None:
         self._lives()
         if self.silent:
-            raise AgentLost(f"it did not answer for {within:g} s")
+            raise AgentLost(f"it did not answer within {within:g} s")
 
 
 def carried(thing):

@@ -439,7 +439,7 @@ def test_an_unresponsive_agent_is_replaced(monkeypatch):
             stopped = next(one["Pid"] for one in actors() if one["State"] == "ALIVE")
             os.kill(stopped, signal.SIGSTOP)
     assert indices(got) == list(range(200))
-    assert any("did not answer for 3 s" in one.what for one in loader.incidents)
+    assert any("did not answer within 3 s" in one.what for one in loader.incidents)
     os.kill(stopped, signal.SIGCONT)
 
 

@@ -387,7 +387,7 @@ def test_an_unresponsive_agent_is_replaced(cluster, tmp_path):
             cluster.machines[0].agents[0].silent = True
             gate.touch()
     assert indices(got) == list(range(200))
-    assert any("did not answer for" in one.what for one in loader.incidents)
+    assert any("did not answer within" in one.what for one in loader.incidents)
 
 
 def test_a_second_epoch_has_its_own_patience(cluster):
