@@ -51,6 +51,19 @@ class Schedule:
         return options[next(self._bytes, 0) % len(options)]
 
 
+def validate(machine: Machine) -> None:
+    """Fail if an invariant does not hold."""
+    entries = machine.ledger.entries
+    assert len(entries) + machine.drawing <= machine.config.most_in_flight, "more in flight than allowed"
+    assert all(batch < machine.next_batch for batch in entries), "a batch that was never drawn is under way"
+    assert machine.owed_draws >= 0, "more draws than owed"
+    for number, record in enumerate(machine.workers):
+        counted = sum(1 for entry in entries.values() if entry.worker == number)
+        assert machine.closed or record.undelivered == counted, f"worker {number}: {record.undelivered} != {counted}"
+    assert not (machine.over and entries), "the epoch is over and batches are under way"
+    assert not (machine.drawing and machine.sampler_ended), "asking a sampler that has ended"
+
+
 class World:
     """Workers, a sampler and a consumer that do whatever the schedule says."""
 
@@ -123,12 +136,12 @@ class World:
                     assert self.alive[worker], "judged before there is somebody to make the batch again"
                     self.judged.append(batch)
                     queue = self.judge(worker, batch) + queue
-                case act.Warn() | act.Continue():
+                case act.Continue():
                     pass
                 case act.Shrink(worker, left):
                     assert not self.alive[worker]
                     assert left >= 1, "nobody is left"
-            self.machine.validate()
+            validate(self.machine)
 
     def judge(self, worker: int, batch: int) -> list:
         match self.schedule.choose(["skip", "raise", "retry"]):
@@ -156,7 +169,7 @@ class World:
         busy = [w for w in range(self.config.workers) if self.alive[w] and self.mailbox[w] and not self.ended[w]]
         what = self.schedule.choose(
             ["work"] * 9
-            + ["death", "idle death", "early death", "memory", "silence", "overdue", "suspended", "forgotten"]
+            + ["death", "idle death", "early death", "memory", "overdue", "suspended", "forgotten"]
             + ["echo", "ready", "timeout", "killer"]
         )
         if isinstance(self.machine, ElasticMachine):
@@ -187,8 +200,6 @@ class World:
         elif what == "killer":
             if batch not in self.excused:
                 self.killers.add(batch)
-        elif what == "silence":
-            self.feed(ev.Silence(worker, batch))
         elif what == "overdue":
             if self.deaths < 15:
                 self.deaths += 1

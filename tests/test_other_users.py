@@ -240,7 +240,7 @@ def test_neither_environment_nor_key_is_sent_to_other_machines(monkeypatch):
     from unjam.loader.ship.process_state import ProcessState
 
     monkeypatch.setenv("UNJAM_TEST_SECRET", "hunter2")
-    here = ProcessState.here()
+    here = ProcessState()
     assert here.environ["UNJAM_TEST_SECRET"] == "hunter2"
     sent = pickle.dumps(here.for_other_machines())
     assert b"hunter2" not in sent

@@ -151,7 +151,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         payloads = self._state.payloads
         return dataclasses.replace(
             self._state.recorder.statistics(),
-            rebuilt=payloads.rebuilt,
+            rebuilt=payloads.templates.reason,
             passed_over=payloads.reports.skipped_samples,
             passing_over=payloads.reports.skipped_seconds,
         )

@@ -65,14 +65,6 @@ def _option(default: Any, parse: Callable[[str], Any] | None, text: str, flag: s
     return dataclasses.field(default=default, metadata={"parse": parse, "text": text, "flag": flag})
 
 
-def _parse_max_errors(text: str) -> float:
-    return float(text) if "." in text else int(text)
-
-
-def _yes_or_no(text: str) -> bool:
-    return {"True": True, "False": False}[text]
-
-
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return the end of an error message that names the known word that is most like `word`; else an empty text."""
     near = difflib.get_close_matches(word, known, 1)
@@ -94,7 +86,7 @@ class LoaderOptions:
     retries: int = _option(3, int, 'how many times a failed sample is retried if `on_error` is, or returns, "retry".')
     max_errors: float | None = _option(
         None,
-        _parse_max_errors,
+        lambda text: float(text) if "." in text else int(text),
         "how many samples may be skipped or replaced per epoch: a count, or, as a float, a fraction of the epoch.",
     )
     error_log: str | os.PathLike[str] | None = _option(
@@ -162,7 +154,7 @@ class LoaderOptions:
     pool: PoolSpec | str | None = _option(None, str, OPTION_TEXT, COMMAND_TEXT)
     profile: bool = _option(
         False,  # noqa: FBT003 - the default
-        _yes_or_no,
+        {"True": True, "False": False}.__getitem__,
         "measure which transforms and which lines take the most time; `statistics().profile` has the result.",
     )
 

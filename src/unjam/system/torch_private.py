@@ -56,7 +56,6 @@ collate: Any = _part(f"{_UTILS}.collate.collate")
 collate_str_fn: Any = _part(f"{_UTILS}.collate.collate_str_fn")
 default_collate: Any = _part(f"{_UTILS}.collate.default_collate")
 pin_memory: Any = _part(f"{_UTILS}.pin_memory.pin_memory")
-HAS_NUMPY: bool = bool(_part(f"{_UTILS}.HAS_NUMPY", optional=True))
 
 # -- what unjam can do without ---------------------------------------------------------------------
 

@@ -63,6 +63,9 @@ _TORCH_SAMPLERS = (
 )
 _MAX_DEPTH = 4  # of samplers inside samplers
 _SKIP_BLOCK = 256  # batches skipped at a time
+# fields of a saved state that are those of `EpochProgress`: always, and in the middle of an epoch
+_ALWAYS = ("epoch", "finished", "batches", "keeps_workers", "seed")
+_WITHIN_EPOCH = ("position", "indices_checksum", "seeded", "sampler_was_asked", "sampler_iterations", "last_worker")
 
 
 class StatefulDraw:
@@ -160,12 +163,8 @@ def state_dict(loader: Any, state: LoaderState) -> dict[str, Any]:
     now = state.progress or EpochProgress(finished=True)
     found: dict[str, Any] = {
         "unjam": VERSION,
-        "epoch": now.epoch,
-        "finished": now.finished,
-        "batches": now.batches,
+        **{name: getattr(now, name) for name in _ALWAYS},
         "num_workers": now.workers,
-        "keeps_workers": now.keeps_workers,
-        "seed": now.seed,
         "sample_seed": state.sample_seed,
         "rank": _rank(),
     }
@@ -174,15 +173,8 @@ def state_dict(loader: Any, state: LoaderState) -> dict[str, Any]:
     if not now.finished:
         names = _global_names(loader, samples=True)
         found["generators"] = {name: random_state.as_text(one) for name, one in random_state.capture(names).items()}
-        found |= {
-            "position": now.position,
-            "finished_ahead": sorted(now.finished_ahead),
-            "indices_checksum": now.indices_checksum,
-            "seeded": now.seeded,
-            "sampler_was_asked": now.sampler_was_asked,
-            "sampler_iterations": now.sampler_iterations,
-            "last_worker": now.last_worker,
-        }
+        found |= {name: getattr(now, name) for name in _WITHIN_EPOCH}
+        found["finished_ahead"] = sorted(now.finished_ahead)
         if now.sampler_state is not None:
             found["sampler"] = copy.deepcopy(now.sampler_state)
     epochs = {path: one.epoch for path, one in _samplers(loader) if _counts_epochs(one)}
@@ -326,15 +318,10 @@ class Resumption:
             )
         if self._partial is not None:
             saved = self._partial
-            progress.batches, progress.position = saved["batches"], saved["position"]
-            progress.indices_checksum = saved["indices_checksum"]
+            for name in ("batches", *_WITHIN_EPOCH):
+                setattr(progress, name, saved[name])
             progress.finished_ahead = dict.fromkeys(saved["finished_ahead"], (0, None))
             progress.generators_at_start = self._begin
-            progress.sampler_iterations, progress.seeded, progress.sampler_was_asked = (
-                saved["sampler_iterations"],
-                saved["seeded"],
-                saved["sampler_was_asked"],
-            )
             progress.last_worker = saved["last_worker"] if same else -1
             progress.sampler_state = saved.get("sampler")
             self._skip_done(iterator, progress)

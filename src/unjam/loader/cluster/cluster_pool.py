@@ -9,6 +9,7 @@ processor.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import select
 import threading
@@ -23,7 +24,7 @@ from unjam.deadlines import NODE_CLOSE, PLACEMENT_RETRY, REBALANCE, SIGKILL_GRAC
 from unjam.errors import ClusterError
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.node_link import Cluster, NodeLink, RemoteWorker, unknown
-from unjam.loader.cluster.remote_batch import HeldBatches, RemoteBatch, RemoteReport, name_node
+from unjam.loader.cluster.remote_batch import HeldBatches, RemoteBatch, name_node
 from unjam.loader.cluster.waker import Waker
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Reason
@@ -34,7 +35,7 @@ from unjam.loader.pool.worker_exits import sample_of
 from unjam.loader.pool.worker_messages import event_of
 from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.transport.channel import Frame
-from unjam.loader.transport.status_page import Heartbeat, Stage
+from unjam.loader.transport.status_page import Heartbeat
 from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker import messages
 from unjam.loader.worker.progress import WorkerPosition
@@ -122,7 +123,7 @@ class ClusterPool(Pool):
     def stop(self, worker: int, reason: Reason) -> None:
         if worker in self._waiting:
             self._exits[worker] = WorkerExit(worker, None, None, unknown(), said_goodbye=True)
-            self.arrivals += [ev.Goodbye(worker), ev.Death(worker)]
+            self.arrivals.append(ev.Death(worker))
             self._waiting.pop(worker, None)
         else:
             self._tell(worker, msg.StopWorker(worker, reason))
@@ -198,12 +199,6 @@ class ClusterPool(Pool):
         link = self._at.get(worker)
         found = None if link is None else link.ask("waits_for", worker)
         return Waiting("unknown", "") if found is None else found
-
-    @override
-    def sample_stack(self, turn: int) -> tuple[Stage, str] | None:
-        # only workers on this machine are sampled
-        del turn
-        return None
 
     @override
     def started_in(self) -> int:
@@ -379,7 +374,7 @@ class ClusterPool(Pool):
         self._ready_at = self._ready_at or worker.ready_at
         match event:
             case ev.Reported(result=FailedBatch() as failed):
-                failed.report = RemoteReport.of(failed.report, link.name)
+                failed.report.annotate = functools.partial(name_node, node=link.name)
             case Question():
                 name_node(event.failure, link.name)
         return event

@@ -261,7 +261,7 @@ class NodeAgent:
 
 def _settle(theirs: ProcessState) -> None:
     """Take over the training's process state, as far as it makes sense on another machine."""
-    here = ProcessState.here()
+    here = ProcessState()
     there = [entry for entry in theirs.path if entry and os.path.exists(entry) and entry not in here.path]
     directory = theirs.directory if theirs.directory is not None and os.path.isdir(theirs.directory) else here.directory
     dataclasses.replace(

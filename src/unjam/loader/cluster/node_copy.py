@@ -24,6 +24,7 @@ from unjam.loader.ship.shipping import Manifest
 from unjam.system.memory import Mapping, create, create_sealable
 from unjam.system.owned_fd import OwnedFd
 from unjam.system.private_files import is_own_peer
+from unjam.system.proc_files import descriptors
 
 _PIECE = 64 << 20
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
@@ -85,14 +86,9 @@ def _find(digest: str, size: int) -> tuple[OwnedFd, Mapping] | None:
 def _descriptors(target: str) -> Iterator[str]:
     """Yield the descriptors of this user's processes that refer to a file."""
     for pid in filter(str.isdecimal, os.listdir("/proc")):
-        folder = f"/proc/{pid}/fd"
         with contextlib.suppress(OSError):
-            if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
-                continue
-            for name in os.listdir(folder):
-                with contextlib.suppress(OSError):
-                    if os.readlink(f"{folder}/{name}") == target:
-                        yield f"{folder}/{name}"
+            if os.stat(f"/proc/{pid}").st_uid == os.geteuid():
+                yield from (f"/proc/{pid}/fd/{fd}" for fd, found in descriptors(pid).items() if found == target)
 
 
 def _takes(name: str, maker: socket.socket) -> bool:

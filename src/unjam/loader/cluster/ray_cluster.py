@@ -297,17 +297,9 @@ def _actor_class(ray: Any) -> Any:
 def shares(nodes: list[Node], workers: int, *, spread: bool) -> list[tuple[Node, int]]:
     """Divide workers among nodes: the same number to each, or few nodes filled up."""
     given: Counter[int] = Counter()
-    left = min(workers, sum(node.room for node in nodes))
-    if spread:
-        while left:
-            for number, node in enumerate(nodes):
-                if left and given[number] < node.room:
-                    given[number] += 1
-                    left -= 1
-    else:
-        for number, node in enumerate(nodes):
-            given[number] = min(left, node.room)
-            left -= given[number]
+    for _ in range(min(workers, sum(node.room for node in nodes))):
+        free = [number for number, node in enumerate(nodes) if given[number] < node.room]
+        given[min(free, key=lambda number: given[number]) if spread else free[0]] += 1
     return [(node, given[number]) for number, node in enumerate(nodes) if given[number]]
 
 
@@ -328,7 +320,7 @@ def ship_there(ray: Any, worker_input: WorkerInput, cache: PayloadCache) -> tupl
         cache.cluster_payload, cache.cluster_copy = payload, (job, digest, ray.put([pickle.PickleBuffer(view)]))
     _, digest, stored = cache.cluster_copy
     parts = (payload.manifest, digest, payload.modules, payload.own, payload.runs)
-    return msg.Shipment(*parts, ProcessState.here().for_other_machines(), version()), stored
+    return msg.Shipment(*parts, ProcessState().for_other_machines(), version()), stored
 
 
 def cannot_travel(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
+import functools
 import os
 import re
 import weakref
@@ -11,11 +11,11 @@ from typing import Any
 
 from typing_extensions import override
 
-from unjam.loader.pool.batch_result import BatchReport, BatchResult, report_of
+from unjam.loader.pool.batch_result import BatchResult, report_of
 from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker.exceptions import ExceptionRecord
 from unjam.loader.worker.job import SampleFailure
-from unjam.system.memory import address_of
+from unjam.system.memory import ReceivedMemory
 
 # something in an error's text that may be the name of a file
 _PATH = re.compile(r"""(?:[A-Za-z]:)?[\w.~-]*(?:/[\w.+@=,~ -]+)+|[\w-]+\.\w{1,5}\b""")
@@ -38,33 +38,14 @@ class HeldBatches:
         self.nbytes -= nbytes
 
 
-class RemoteReport(BatchReport):
-    """A report whose failures name the node."""
-
-    node = ""
-
-    @classmethod
-    def of(cls, report: BatchReport, node: str) -> RemoteReport:
-        """Return a report that knows its node."""
-        found = cls(**{part.name: getattr(report, part.name) for part in dataclasses.fields(report)})
-        found.node = node
-        return found
-
-    def failures(self) -> list[SampleFailure]:
-        """Return the failed samples, with a note about the node."""
-        found = BatchReport.failures(self)
-        for failure in found:
-            name_node(failure, self.node)
-        return found
-
-
 class RemoteBatch(BatchResult):
     """A batch over memory of the cluster's object store, which this process alone uses."""
 
     def __init__(self, packed: PackedBatch, data: Any, held: HeldBatches, node: str) -> None:
         self._packed, self._data, self._held = packed, data, held
-        self.report = RemoteReport.of(report_of(packed), node)
+        self.report = report_of(packed)
         self.report.nbytes += len(data)
+        self.report.annotate = functools.partial(name_node, node=node)
 
     @override
     def open_with_owner(self, *, copy: bool) -> tuple[Any, Any]:
@@ -73,8 +54,7 @@ class RemoteBatch(BatchResult):
             owner: Any = bytearray(view)
         else:
             # no other process has this object, so the consumer may write to it; Ray maps it writable but marks it read-only
-            owner = (ctypes.c_ubyte * view.nbytes).from_address(address_of(view))
-            owner.keeps = view
+            owner = ReceivedMemory(view).owner()
             self._held.add(owner, view.nbytes)
         return self._packed.unpack(owner), owner
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import weakref
 from collections import deque
@@ -88,25 +89,19 @@ class Mover(Transfer):
         self._count = count
         self._pinner: Pinner | None = None  # for memory that the device does not read directly
         self._owner_pid = os.getpid()
-        self._opened: Accelerator | None = None
-        self._memory: RegisteredMemory | None = None
         self._ahead: dict[int, DeviceBatch] = {}  # arrived and not asked for
         # batches whose memory the device may still read: the points after which it does not, bytes, and the memory
         self._reading: deque[tuple[StreamPoint, int, Any]] = deque()
 
-    @property
+    @functools.cached_property
     def accelerator(self) -> Accelerator:
         """The device."""
-        if self._opened is None:
-            self._opened = open_accelerator(self._device)
-        return self._opened
+        return open_accelerator(self._device)
 
-    @property
+    @functools.cached_property
     def memory(self) -> RegisteredMemory:
         """The memory that the device reads directly."""
-        if self._memory is None:
-            self._memory = RegisteredMemory(self.accelerator)
-        return self._memory
+        return RegisteredMemory(self.accelerator)
 
     # -- batches from workers ----------------------------------------------------------------------
 

@@ -374,8 +374,6 @@ class Driver:
                     self._drop(batch)
                 case act.End() | act.GiveUp():
                     self._outcome = action
-                case act.Warn(worker, batch):
-                    self._incidents.warn(worker, table.requests.get(batch))
                 case act.Continue(worker):
                     self._incidents.resume_worker(worker)
                 case act.Shrink(worker, left):
@@ -409,12 +407,15 @@ class Driver:
         owed: dict[int, list[BatchRequest]] = {}
         for worker, request in self._owed():
             owed.setdefault(worker, []).append(request)
-        for event in self._stalls.check(time.monotonic(), owed, waited):
+        for event in self._stalls.check(time.monotonic(), owed):
             if isinstance(event, ev.Overdue):
                 work_there = self._table.requests.get(event.batch)
                 if not self._incidents.confirm_overdue(event, work_there):
                     continue
             self._handle(event)
+        silent = self._stalls.silent(owed, waited)
+        if silent is not None:
+            self._incidents.warn(silent, owed[silent][0])
 
     def _owed(self) -> list[tuple[int, BatchRequest]]:
         return self._table.owed(self._machine.ledger.entries)

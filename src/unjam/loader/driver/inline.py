@@ -24,7 +24,6 @@ from unjam.loader.engine.policy import Decision
 from unjam.loader.pool.batch_result import BatchReport
 from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.transport.collating import checked, is_default
-from unjam.loader.transport.status_page import Stage
 from unjam.loader.worker.failure_policy import RecoveryContext
 from unjam.loader.worker.fetching import make_fetcher
 from unjam.loader.worker.job import BatchJob, Emptied, IterableEnded, RaiseFailure, SampleFailure
@@ -41,7 +40,7 @@ class InlineContext(RecoveryContext):
 
     def __init__(self, decide: Callable[[int, SampleFailure], Decision], warn_once: Callable[[str], None]) -> None:
         self.words = [0] * 8
-        self.heartbeat = _ignore_heartbeat
+        self.heartbeat = lambda *_: None  # nothing watches inline loading
         self._decide = decide
         self._warn_once = warn_once
 
@@ -55,10 +54,6 @@ class InlineContext(RecoveryContext):
 
     def start_over(self) -> None:
         """Do nothing: nothing was written."""
-
-
-def _ignore_heartbeat(stage: Stage, batch: int, position: int = -1) -> None:
-    """Do nothing: nothing watches inline loading."""
 
 
 class InlineDriver:

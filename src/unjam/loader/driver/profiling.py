@@ -88,16 +88,13 @@ class Profiler:
 
     def _count(self, stage: str, text: str) -> None:
         from unjam.system import stacks  # noqa: PLC0415 - only for profiles
-
-        stack = stacks.main_stack(text)
-        waits = stack is not None and any(frame.file == channel.__file__ for frame in stack.frames)
-        if stack is not None and not waits:  # a worker in the channel is idle
-            self._count_line(stage, [(frame.file, frame.line or 0, frame.function) for frame in stack.frames])
-
-    def _count_line(self, stage: str, frames: list[tuple[str, int, str]]) -> None:
         from unjam.system.file_owner import is_users  # noqa: PLC0415 - as above
 
+        stack = stacks.main_stack(text)
+        if stack is None or any(frame.file == channel.__file__ for frame in stack.frames):
+            return  # a worker in the channel is idle
         self._looks += 1
+        frames = [(frame.file, frame.line or 0, frame.function) for frame in stack.frames]
         inner = frames[0] if frames else ("", 0, "")
         own = next((frame for frame in frames if is_users(frame[0])), None)
         place = own or inner

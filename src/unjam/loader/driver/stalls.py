@@ -49,11 +49,8 @@ class StallDetector:
         """Return whether it is time for a check."""
         return now - self._last >= self.interval
 
-    def check(self, now: float, owed: dict[int, list[BatchRequest]], waited: float) -> list[ev.Event]:
-        """Return the events about workers that owe batches.
-
-        `owed`: their batches, oldest first. `waited`: how long the consumer has waited, in seconds.
-        """
+    def check(self, now: float, owed: dict[int, list[BatchRequest]]) -> list[ev.Event]:
+        """Return the events about workers that owe batches; `owed`: their batches, oldest first."""
         gap, self._last = now - self._last, now
         events: list[ev.Event] = []
         before, self._seen = self._seen, {}
@@ -74,11 +71,14 @@ class StallDetector:
                 self._seen[worker] = (heartbeat, now)
             elif same and not paused and self._over_time(now, heartbeat, first, works):
                 events.append(ev.Overdue(worker, heartbeat.batch))
-        if self._warn_after is not None and waited >= self._next_warning and owed:
-            self._next_warning *= 2
-            worker = min(owed, key=lambda number: owed[number][0].batch)
-            events.append(ev.Silence(worker, owed[worker][0].batch))
         return events
+
+    def silent(self, owed: dict[int, list[BatchRequest]], waited: float) -> int | None:
+        """Return the worker to warn about if the consumer has waited long enough, in seconds."""
+        if self._warn_after is None or waited < self._next_warning or not owed:
+            return None
+        self._next_warning *= 2
+        return min(owed, key=lambda number: owed[number][0].batch)
 
     def batch_delivered(self, waited: float) -> None:
         """Record that the consumer got a batch; if the wait was short, reset the time of the next warning."""

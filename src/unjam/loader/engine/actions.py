@@ -69,14 +69,6 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Warn:
-    """Explain in the log that `worker` makes no progress on `batch`."""
-
-    worker: int
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
 class Continue:
     """Continue `worker`, which something suspended."""
 
@@ -118,4 +110,4 @@ class End:
     """End the epoch: every batch was delivered."""
 
 
-Action = Start | Draw | Send | Drop | Deliver | Stop | Warn | Continue | AskPolicy | Shrink | GiveUp | End
+Action = Start | Draw | Send | Drop | Deliver | Stop | Continue | AskPolicy | Shrink | GiveUp | End

@@ -97,14 +97,6 @@ class Exhausted(Reported):
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
-    """A worker made no progress on `batch` for so long that we warn."""
-
-    worker: int
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
 class Overdue:
     """A sample of `batch` takes longer than the user allows."""
 
@@ -122,13 +114,6 @@ class Suspended:
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """A worker that owes a batch is idle: its task or its answer is lost."""
-
-    worker: int
-
-
-@dataclass(frozen=True, slots=True)
-class Goodbye:
-    """A worker announced that it exits as requested."""
 
     worker: int
 
@@ -190,11 +175,9 @@ Event = (
     | Result
     | Failure
     | Exhausted
-    | Silence
     | Overdue
     | Suspended
     | Forgotten
-    | Goodbye
     | Death
     | Lost
     | MakeAgain

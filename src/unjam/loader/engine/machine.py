@@ -237,10 +237,6 @@ class Machine:
         self.unready.discard(event.worker)
         return []
 
-    def _goodbye(self, event: ev.Goodbye) -> list[Action]:
-        self.workers[event.worker].dismissed = True
-        return []
-
     def _unready(self, event: ev.Unready) -> list[Action]:
         # Raise this in place of the worker's first batch, so that what is delivered before it does
         # not depend on timing.
@@ -310,10 +306,6 @@ class Machine:
             return []
         return [act.Send(entry.worker, event.batch)]
 
-    def _silent(self, event: ev.Silence) -> list[Action]:
-        owes = self.ledger.owes(event.worker, event.batch)
-        return [act.Warn(event.worker, event.batch)] if owes else []
-
     def _overdue(self, event: ev.Overdue) -> list[Action]:
         # the death that follows is an event of its own; the policy is asked then
         owes = self.ledger.owes(event.worker, event.batch)
@@ -356,20 +348,6 @@ class Machine:
         self.ledger.entries.clear()
         return []
 
-    # -- for tests ---------------------------------------------------------------------------------
-
-    def validate(self) -> None:
-        """Raise AssertionError if an invariant does not hold."""
-        entries = self.ledger.entries
-        assert len(entries) + self.drawing <= self.config.most_in_flight, "more in flight than allowed"
-        assert all(batch < self.next_batch for batch in entries), "a batch that was never drawn is under way"
-        assert self.owed_draws >= 0, "more draws than owed"
-        for number, record in enumerate(self.workers):
-            counted = sum(1 for entry in entries.values() if entry.worker == number)
-            assert self.closed or record.undelivered == counted, f"worker {number}: {record.undelivered} != {counted}"
-        assert not (self.over and entries), "the epoch is over and batches are under way"
-        assert not (self.drawing and self.sampler_ended), "asking a sampler that has ended"
-
 
 _HANDLERS: dict[type[ev.Event], Callable[[Machine, Any], list[Action]]] = {
     ev.Began: Machine._begin,
@@ -381,11 +359,9 @@ _HANDLERS: dict[type[ev.Event], Callable[[Machine, Any], list[Action]]] = {
     ev.Result: Machine._result,
     ev.Failure: Machine._arrived,
     ev.Exhausted: Machine._exhausted,
-    ev.Silence: Machine._silent,
     ev.Overdue: Machine._overdue,
     ev.Suspended: Machine._suspended,
     ev.Forgotten: Machine._forgotten,
-    ev.Goodbye: Machine._goodbye,
     ev.Death: Machine._died,
     ev.Lost: Machine._lost,
     ev.MakeAgain: Machine._make_again,

@@ -15,9 +15,6 @@ class Decision(str, enum.Enum):
     REPLACE = "replace"
     RETRY = "retry"
 
-    def __str__(self) -> str:
-        return self.value
-
 
 @dataclass(frozen=True, slots=True)
 class Policy:

@@ -175,8 +175,22 @@ def _unlike(trees: list[dict[str, str]]) -> list[Outlier]:
 
 
 def _by_trial(samples: list[Any], trees: list[dict[str, str]], collate: Any, *, fresh: bool) -> list[Outlier]:
-    trial = _Trial(collate, time.monotonic() + PROBE_COLLATE.seconds)
+    until = time.monotonic() + PROBE_COLLATE.seconds
     by_place = {odd.place: odd for odd in _unlike(trees)}
+
+    def works(part: list[Any]) -> bool | None:
+        """Whether collate works on copies of some samples; None if there are none, or no time is left."""
+        if not part or time.monotonic() > until:
+            return None
+        try:
+            part = copy.deepcopy(part)
+        except Exception:  # noqa: BLE001 - cannot be copied: use it directly
+            part = list(part)
+        try:
+            collate(part)
+        except Exception:  # noqa: BLE001 - this only tests whether it fails
+            return False
+        return True
 
     def odd(place: int, how: str) -> Outlier:
         known = by_place.get(place)
@@ -185,41 +199,14 @@ def _by_trial(samples: list[Any], trees: list[dict[str, str]], collate: Any, *, 
         return Outlier(place, "", trees[place].get("", "something else"), how=how)
 
     candidates = range(len(samples)) if fresh else [place for place, sample in enumerate(samples) if sample is None]
-    alone = [place for place in candidates if trial.fails([samples[place]])]
+    alone = [place for place in candidates if works([samples[place]]) is False]
     if alone and len(alone) < len(samples):
         return [odd(place, "collate_fn fails on it alone") for place in alone]
     suspects = [place for place in candidates if place in by_place]
-    if suspects and trial.works([sample for place, sample in enumerate(samples) if place not in suspects]):
+    if suspects and works([sample for place, sample in enumerate(samples) if place not in suspects]):
         how = "collate_fn works without it" if len(suspects) == 1 else "collate_fn works without these samples"
         return [odd(place, how) for place in suspects]
     for place in candidates if len(samples) > 1 else ():
-        if trial.works(samples[:place] + samples[place + 1 :]):
+        if works(samples[:place] + samples[place + 1 :]):
             return [odd(place, "collate_fn works without it")]
     return []
-
-
-class _Trial:
-    """Calls a collate function on copies of parts of the batch; gives no answers after `until`."""
-
-    def __init__(self, collate: Any, until: float) -> None:
-        self._collate = collate
-        self._until = until
-
-    def fails(self, samples: list[Any]) -> bool:
-        return self._try(samples) is False
-
-    def works(self, samples: list[Any]) -> bool:
-        return bool(samples) and self._try(samples) is True
-
-    def _try(self, samples: list[Any]) -> bool | None:
-        if time.monotonic() > self._until:
-            return None
-        try:
-            samples = copy.deepcopy(samples)
-        except Exception:  # noqa: BLE001 - cannot be copied: use it directly
-            samples = list(samples)
-        try:
-            self._collate(samples)
-        except Exception:  # noqa: BLE001 - this only tests whether it fails
-            return False
-        return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,11 +29,17 @@ class BatchReport:
     packed_failures: bytes | Sequence[SampleFailure] = b""
     profile: bytes = b""
     position_update: bytes = b""
+    # called for each failure; a cluster notes the node
+    annotate: Callable[[SampleFailure], None] | None = None
 
     def failures(self) -> list[SampleFailure]:
         """Return the failed samples."""
         packed = self.packed_failures
-        return unpack_failures(packed) if isinstance(packed, bytes) else list(packed)
+        found = unpack_failures(packed) if isinstance(packed, bytes) else list(packed)
+        if self.annotate is not None:
+            for failure in found:
+                self.annotate(failure)
+        return found
 
 
 class BatchResult(Protocol):

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from unjam.errors import CannotStartError
 from unjam.loader.pool import fork_server, open_pools
@@ -14,13 +14,6 @@ from unjam.loader.pool.fork_server import ForkClient, ForkServerProcess
 from unjam.loader.transport.channel import pair
 from unjam.loader.worker import main, parent_death
 from unjam.loader.worker.spec import WorkerInput
-
-
-class Launcher(Protocol):
-    """A way to start workers."""
-
-    def launch(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
-        """Start these workers in parallel; return each one's process and our end of its channel."""
 
 
 class ServerLauncher:
@@ -33,7 +26,7 @@ class ServerLauncher:
         self._template = template
 
     def launch(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
-        """Fork these workers with one request to the server or template."""
+        """Fork these workers in parallel; return each one's process and our end of its channel."""
         pairs: list[tuple[socket.socket, socket.socket]] = []
         try:
             pairs.extend(pair() for _ in workers)
@@ -68,7 +61,7 @@ class ContextLauncher:
         self._worker_input = worker_input
 
     def launch(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
-        """Start these workers one after another."""
+        """Start these workers one after another; return as `ServerLauncher` does."""
         started: list[tuple[Any, socket.socket]] = []
         by_main_thread = threading.current_thread() is threading.main_thread()
         for _ in workers:
@@ -93,6 +86,9 @@ class ContextLauncher:
                 theirs.close()
             started.append((process, mine))
         return started
+
+
+Launcher = ServerLauncher | ContextLauncher
 
 
 def _enter(

@@ -81,7 +81,7 @@ def open_pool(request: PoolRequest) -> ProcessPool:
     _warn_of_handles(connections)
     if method is None:
         return open_shipped(request.specs, cache, worker_input)
-    setup = SetupMessage(ProcessState.here(), cache.payload, tracker_fd(), from_fork_server=False)
+    setup = SetupMessage(ProcessState(), cache.payload, tracker_fd(), from_fork_server=False)
     return ProcessPool(ContextLauncher(context, None), request.specs, setup, cache.reports)
 
 
@@ -123,12 +123,12 @@ def open_shipped(
     if template is None:
         if worker_input is not None and cache.templates.has_containers:
             cache.payload = shipping.ship(worker_input, cache.payload, with_state=True)
-        setup = SetupMessage(ProcessState.here(), cache.payload, tracker_fd(), from_fork_server=True)
+        setup = SetupMessage(ProcessState(), cache.payload, tracker_fd(), from_fork_server=True)
         return kind(ServerLauncher(), specs, setup, cache.reports)
     payload = cache.payload
     launcher = ServerLauncher(_RenewableTemplate(cache.templates, template, payload, specs[0].threads))
     has_input = template.whole is not None
-    setup = SetupMessage(ProcessState.here(), None if has_input else payload, None, from_fork_server=True)
+    setup = SetupMessage(ProcessState(), None if has_input else payload, None, from_fork_server=True)
     return kind(launcher, specs, setup, cache.reports)
 
 

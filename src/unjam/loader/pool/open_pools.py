@@ -1,22 +1,11 @@
-"""Every open process pool of this process."""
+"""Every open pool of this process: a `ProcessPool` or a `ClusterPool`."""
 
 from __future__ import annotations
 
 import weakref
-from typing import Protocol
+from typing import Any
 
-
-class Closable(Protocol):
-    """A pool that can be closed."""
-
-    def close(self) -> None:
-        """Stop its workers."""
-
-    def forget(self) -> None:
-        """Only close this process's copies of its descriptors."""
-
-
-open_pools: weakref.WeakSet[Closable] = weakref.WeakSet()
+open_pools: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def forget_all() -> None:

@@ -33,11 +33,6 @@ class PayloadCache:
     # the last pickling error and the culprit found for it; finding it is slow
     problem: tuple[str, CannotShipError] | None = None
 
-    @property
-    def rebuilt(self) -> str:
-        """Why each worker rebuilds the dataset itself; see `Statistics`."""
-        return self.templates.reason
-
     def problem_of(self, worker_input: WorkerInput, error: BaseException) -> CannotShipError:
         """Return the error that names what cannot be sent; search for it only once."""
         said = f"{type(error).__name__}: {error}"

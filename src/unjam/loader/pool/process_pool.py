@@ -218,11 +218,6 @@ class ProcessPool(Pool):
         return current_wait(self.pid(worker) or 0)
 
     @override
-    def is_here(self, worker: int) -> bool:
-        del worker
-        return True
-
-    @override
     def sample_stack(self, turn: int) -> tuple[Stage, str] | None:
         # the worker may exit at any time
         with contextlib.suppress(IndexError, OSError, ZeroDivisionError):

@@ -101,9 +101,13 @@ class Pool(Protocol):
 
     def is_here(self, worker: int) -> bool:
         """Whether a worker's process runs on this machine."""
+        del worker
+        return True
 
     def sample_stack(self, turn: int) -> tuple[Stage, str] | None:
         """A worker's stage and stack, another worker at each turn; None if it is idle. Called from the profiler's thread."""
+        del turn
+        return None
 
     def started_in(self) -> int:
         """Nanoseconds until the first worker was ready, without its initialisation."""

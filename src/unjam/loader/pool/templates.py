@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -49,12 +50,7 @@ class TemplateProcess(ForkClient):
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # the pools whose workers it forks
         self._end = weakref.finalize(self, _close_channel, self._channel, self._owner_pid)
         _alive[id(self)] = self
-        self.used()
-
-    def used(self) -> None:
-        """Mark it as used now."""
-        global _uses  # noqa: PLW0603 - one counter for all templates
-        self.last = _uses = _uses + 1
+        self.last = time.monotonic()  # when it was used
 
     def request(self, request: template.Rebuild | template.Import, fds: Sequence[int] = ()) -> template.Rebuilt:
         """Make it rebuild its data or import more modules. Raises `CannotStartError` if it does not answer."""
@@ -71,9 +67,6 @@ class TemplateProcess(ForkClient):
     def close(self) -> None:
         """Stop it, and the workers that it still has."""
         self._end()
-
-
-_uses = 0
 
 
 def _close_channel(channel: Channel, owner: int) -> None:
@@ -169,7 +162,7 @@ class TemplateCache:
                 return None
             old = self._template
             if old is not None and old.usable and old.suits(self._containers, payload if whole else None):
-                old.used()
+                old.last = time.monotonic()
                 return old
             self._template = None
             try:
@@ -217,7 +210,7 @@ class TemplateCache:
             fds += [tracker] if tracker is not None else []
             fds += [payload.fd, *(payload.extra_fds if whole else ())]
             request = template.Rebuild(
-                ProcessState.here(), payload.manifest, places, modules, whole, tracker is not None, threads
+                ProcessState(), payload.manifest, places, modules, whole, tracker is not None, threads
             )
             rebuilt = made.request(request, fds)
         self.imported = dict.fromkeys(rebuilt.imported)

@@ -141,9 +141,6 @@ def _request_stack(handle: WorkerHandle, within: Deadline, step: float) -> str:
 
 def _catches(pid: int) -> bool:
     """Whether the worker still has a handler for the signal; without one it would be killed."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
-            caught = next(line.split()[1] for line in status if line.startswith("SigCgt:"))
-    except (OSError, StopIteration, IndexError):
-        return sys.platform != "linux"
-    return bool(int(caught, 16) >> (main.STACK_SIGNAL - 1) & 1)
+    from unjam.system.process_table import catches_signal  # noqa: PLC0415 - only for stacks
+
+    return sys.platform != "linux" or catches_signal(pid, main.STACK_SIGNAL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from typing import Protocol
+from typing import Any
 
 from unjam.loader.engine import events as ev
 from unjam.loader.pool.batch_result import BatchReport, FailedBatch, ReceivedBatch
@@ -15,17 +15,11 @@ from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker import messages
 
 
-class WorkerStatus(Protocol):
-    """What messages change of what is known about a worker."""
+def event_of(worker: Any, frame: Frame, reports: WorkerReports) -> PoolEvent | None:
+    """Return the event that a message means, other than a batch; None if the driver does not need it.
 
-    number: int
-    prepared: bool
-    ready_at: int
-    said_goodbye: bool
-
-
-def event_of(worker: WorkerStatus, frame: Frame, reports: WorkerReports) -> PoolEvent | None:
-    """Return the event that a message means, other than a batch; None if the driver does not need it."""
+    worker: what is known of the worker: a `WorkerHandle`, or a `RemoteWorker` of a cluster.
+    """
     match frame.message:
         case messages.BatchFailed(batch, while_loading, update):
             failed = FailedBatch(
@@ -47,7 +41,6 @@ def event_of(worker: WorkerStatus, frame: Frame, reports: WorkerReports) -> Pool
             return ev.Ready(worker.number)
         case messages.Goodbye():
             worker.said_goodbye = True
-            return ev.Goodbye(worker.number)
         case messages.Skipped(samples, seconds):
             reports.skipped(samples, seconds)
         case messages.Imported():

@@ -261,7 +261,7 @@ def _reduce_semaphore(_: ShippingPickler, lock: Any) -> Any:
 def _reduce_local(_: ShippingPickler, local: threading.local) -> Any:
     if type(local) is not threading.local:
         return NotImplemented
-    return unpickling.local_of, (dict(local.__dict__),)
+    return threading.local, (), dict(local.__dict__)
 
 
 def _reduce_file(_: ShippingPickler, file: Any) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from unjam.loader.ship import warning_filters
-from unjam.system import torch_private
+from unjam.system import proc_files, torch_private
 
 Style = Literal["%", "{", "$"]
 # parts of the standard library and torch that type checkers do not know
@@ -37,76 +37,6 @@ class HandlerPlan:
     dates: str | None
     style: Style
     is_file: bool
-
-
-@dataclass(slots=True)
-class ProcessState:
-    """The parent's process state that a worker takes over. Plain data."""
-
-    environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
-    directory: str | None = None
-    path: list[str] = field(default_factory=lambda: list(sys.path))
-    argv: list[str] = field(default_factory=lambda: list(sys.argv))
-    umask: int = 0o022
-    affinity: frozenset[int] | None = None
-    recursion_limit: int = field(default_factory=sys.getrecursionlimit)
-    filters: list[warning_filters.Filter] = field(default_factory=list)
-    log_levels: dict[str, int] = field(default_factory=dict)
-    log_disable: int = 0
-    log_handlers: list[HandlerPlan] = field(default_factory=list)
-    torch: dict[str, Any] = field(default_factory=dict)
-    numpy_errors: dict[str, Any] = field(default_factory=dict)
-    authkey: bytes = b""
-    parent_name: str = ""
-    parent_pid: int = field(default_factory=os.getpid)
-
-    @classmethod
-    def here(cls) -> ProcessState:
-        """Return the current state of this process."""
-        return cls(
-            directory=_working_directory(),
-            umask=_umask(),
-            affinity=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-            filters=warning_filters.collect(),
-            log_levels=_log_levels(),
-            log_disable=logging.root.manager.disable,
-            log_handlers=_log_handlers(),
-            torch=_torch_settings(),
-            numpy_errors=dict(np.geterr()),
-            authkey=bytes(process.current_process().authkey),
-            parent_name=process.current_process().name,
-        )
-
-    def for_other_machines(self) -> ProcessState:
-        """Return the part of the state that may leave this machine: no environment, which has secrets, and no key."""
-        return replace(self, environ={}, authkey=b"")
-
-    def settle(self, worker: int, *, from_fork_server: bool) -> None:
-        """Apply the state to a worker. `from_fork_server`: multiprocessing did not start it."""
-        if from_fork_server:
-            _become_child(worker, self)
-        self.settle_program(f"worker {worker}")
-
-    def settle_program(self, who: str = "the template") -> None:
-        """Apply the state that the program's code can see. May be called again with a newer state."""
-        os.environ.clear()
-        os.environ.update(self.environ)
-        if self.directory is not None:
-            try:
-                os.chdir(self.directory)
-            except OSError:
-                warnings.warn(f"{who} cannot enter {self.directory}", stacklevel=2)
-        sys.path[:] = self.path
-        sys.argv[:] = self.argv
-        os.umask(self.umask)
-        if self.affinity is not None:
-            os.sched_setaffinity(0, self.affinity)
-        sys.setrecursionlimit(max(self.recursion_limit, sys.getrecursionlimit()))
-        warning_filters.use(self.filters)
-        _apply_logging(self.log_levels, self.log_handlers)
-        logging.disable(self.log_disable)
-        _apply_torch(self.torch)
-        np.seterr(**self.numpy_errors)
 
 
 def tracker_fd() -> int | None:
@@ -142,13 +72,9 @@ def _working_directory() -> str | None:
 
 
 def _umask() -> int:
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-            for line in status:
-                if line.startswith("Umask:"):
-                    return int(line.split()[1], 8)
-    except OSError:
-        pass
+    known = proc_files.field("/proc/self/status", "Umask")
+    if known:
+        return int(known[0], 8)
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
@@ -207,22 +133,17 @@ def _apply_logging(levels: dict[str, int], plans: list[HandlerPlan]) -> None:
     _leveled.update(levels)
 
 
-def _set_deterministic(wanted: tuple[bool, bool]) -> None:
-    torch_private.set_deterministic(wanted[0], warn_only=wanted[1])
-
-
-def _set_fill(wanted: bool) -> None:  # noqa: FBT001 - called with each setting's value
-    _deterministic.fill_uninitialized_memory = wanted
-
-
 # torch's settings: what reads each, and what sets it
 _TORCH_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "deterministic": (
         lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
-        _set_deterministic,
+        lambda wanted: torch_private.set_deterministic(wanted[0], warn_only=wanted[1]),
     ),
-    "fill": (lambda: _deterministic.fill_uninitialized_memory, _set_fill),
+    "fill": (
+        lambda: _deterministic.fill_uninitialized_memory,
+        lambda wanted: setattr(_deterministic, "fill_uninitialized_memory", wanted),
+    ),
     "precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     "grad": (torch.is_grad_enabled, torch.set_grad_enabled),
     "sharing": (torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy),
@@ -240,3 +161,58 @@ def _apply_torch(settings: dict[str, Any]) -> None:
     for name, (read, write) in _TORCH_SETTINGS.items():
         if read() != settings[name]:
             write(settings[name])
+
+
+@dataclass(slots=True)
+class ProcessState:
+    """The current state of this process, which a worker takes over. Plain data."""
+
+    environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    directory: str | None = field(default_factory=_working_directory)
+    path: list[str] = field(default_factory=lambda: list(sys.path))
+    argv: list[str] = field(default_factory=lambda: list(sys.argv))
+    umask: int = field(default_factory=_umask)
+    affinity: frozenset[int] | None = field(
+        default_factory=lambda: frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    )
+    recursion_limit: int = field(default_factory=sys.getrecursionlimit)
+    filters: list[warning_filters.Filter] = field(default_factory=warning_filters.collect)
+    log_levels: dict[str, int] = field(default_factory=_log_levels)
+    log_disable: int = field(default_factory=lambda: logging.root.manager.disable)
+    log_handlers: list[HandlerPlan] = field(default_factory=_log_handlers)
+    torch: dict[str, Any] = field(default_factory=_torch_settings)
+    numpy_errors: dict[str, Any] = field(default_factory=lambda: dict(np.geterr()))
+    authkey: bytes = field(default_factory=lambda: bytes(process.current_process().authkey))
+    parent_name: str = field(default_factory=lambda: process.current_process().name)
+    parent_pid: int = field(default_factory=os.getpid)
+
+    def for_other_machines(self) -> ProcessState:
+        """Return the part of the state that may leave this machine: no environment, which has secrets, and no key."""
+        return replace(self, environ={}, authkey=b"")
+
+    def settle(self, worker: int, *, from_fork_server: bool) -> None:
+        """Apply the state to a worker. `from_fork_server`: multiprocessing did not start it."""
+        if from_fork_server:
+            _become_child(worker, self)
+        self.settle_program(f"worker {worker}")
+
+    def settle_program(self, who: str = "the template") -> None:
+        """Apply the state that the program's code can see. May be called again with a newer state."""
+        os.environ.clear()
+        os.environ.update(self.environ)
+        if self.directory is not None:
+            try:
+                os.chdir(self.directory)
+            except OSError:
+                warnings.warn(f"{who} cannot enter {self.directory}", stacklevel=2)
+        sys.path[:] = self.path
+        sys.argv[:] = self.argv
+        os.umask(self.umask)
+        if self.affinity is not None:
+            os.sched_setaffinity(0, self.affinity)
+        sys.setrecursionlimit(max(self.recursion_limit, sys.getrecursionlimit()))
+        warning_filters.use(self.filters)
+        _apply_logging(self.log_levels, self.log_handlers)
+        logging.disable(self.log_disable)
+        _apply_torch(self.torch)
+        np.seterr(**self.numpy_errors)

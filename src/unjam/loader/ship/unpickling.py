@@ -6,7 +6,6 @@ import functools
 import importlib
 import mmap
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
@@ -68,13 +67,6 @@ def tensor_of(
     """Return a plain tensor over a storage that other tensors may share."""
     tensor = torch.empty((0,), dtype=dtype, device="cpu").set_(storage, offset, size, stride)
     return tensor.requires_grad_(requires_grad)
-
-
-def local_of(values: dict[str, Any]) -> threading.local:
-    """Return a thread-local object with the given values in this thread."""
-    local = threading.local()
-    local.__dict__.update(values)
-    return local
 
 
 def reopen(path: str, text: tuple[str, str | None] | None, unbuffered: bool, position: int) -> IO[Any]:  # noqa: FBT001

@@ -22,23 +22,8 @@ from unjam.system.import_hook import after_import
 _warnings: Any = warnings  # type checkers call `filters` a Sequence, but it is a list
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """A regular expression, or the plain text that Python's own filters use."""
-
-    text: str
-    flags: int | None = None
-
-    @classmethod
-    def of(cls, found: Any) -> Pattern | None:
-        """Return the pattern of a filter field; None: anything matches."""
-        if found is None:
-            return None
-        return cls(found) if isinstance(found, str) else cls(found.pattern, found.flags)
-
-    def value(self) -> Any:
-        """Return the value for a filter field."""
-        return self.text if self.flags is None else re.compile(self.text, self.flags)
+# what the message and the module of a filter may be; None: anything matches
+_PATTERNS = (str, re.Pattern, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +31,10 @@ class Filter:
     """One filter, its category by name. Plain data."""
 
     action: str
-    message: Pattern | None
+    message: str | re.Pattern[str] | None
     module_of: str
     category: str
-    module: Pattern | None
+    module: str | re.Pattern[str] | None
     line: int
 
     def entry(self) -> Any:
@@ -57,19 +42,16 @@ class Filter:
         found: Any = sys.modules[self.module_of]
         for name in self.category.split("."):
             found = getattr(found, name)
-        message = None if self.message is None else self.message.value()
-        module = None if self.module is None else self.module.value()
-        return self.action, message, found, module, self.line
+        return self.action, self.message, found, self.module, self.line
 
 
 def collect() -> list[Filter]:
     """Return the filters of this process, in the order of their precedence."""
     found = []
-    for action, message, category, module, line in warnings.filters:
-        with contextlib.suppress(Exception):  # a non-standard filter entry
-            if isinstance(category, type) and category.__module__ not in MAIN:
-                kind = (category.__module__, category.__qualname__)
-                found.append(Filter(action, Pattern.of(message), *kind, Pattern.of(module), line))
+    for action, message, category, module, line in _warnings.filters:
+        standard = isinstance(message, _PATTERNS) and isinstance(module, _PATTERNS)
+        if standard and isinstance(category, type) and category.__module__ not in MAIN:
+            found.append(Filter(action, message, category.__module__, category.__qualname__, module, line))
     return found
 
 

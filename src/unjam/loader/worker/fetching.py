@@ -59,6 +59,11 @@ class Fetcher(ABC):
         self._collate = collate
         self._batched = spec.auto_collation
         self._seeds = None if spec.sample_seed is None else SampleRandom(spec.sample_seed, spec.epoch)
+        self._begin(dataset, spec)
+
+    @abstractmethod
+    def _begin(self, dataset: Any, spec: WorkerSpec) -> None:
+        """Prepare the dataset: put it at the position where this worker starts."""
 
     @abstractmethod
     def fetch(self, job: BatchJob) -> Any:
@@ -109,16 +114,8 @@ class Fetcher(ABC):
 class MapFetcher(Fetcher):
     """Batches of a dataset with `__getitem__`."""
 
-    def __init__(
-        self,
-        dataset: Any,
-        collate: Callable[[Any], Any],
-        *,
-        spec: WorkerSpec,
-        context: RecoveryContext,
-        tolerant: Callable[[Any], Any] | None,
-    ) -> None:
-        super().__init__(dataset, collate, spec=spec, context=context, tolerant=tolerant)
+    @override
+    def _begin(self, dataset: Any, spec: WorkerSpec) -> None:
         if spec.start_at is not None:
             # a dataset may set generators; in the program's own process the order of the epoch comes from them
             with isolated_random_state() if spec.inline else contextlib.nullcontext():
@@ -256,16 +253,8 @@ def gives_all_at_once(dataset: Any) -> bool:
 class IterableFetcher(Fetcher):
     """Batches of a dataset with `__iter__`."""
 
-    def __init__(
-        self,
-        dataset: Any,
-        collate: Callable[[Any], Any],
-        *,
-        spec: WorkerSpec,
-        context: RecoveryContext,
-        tolerant: Callable[[Any], Any] | None,
-    ) -> None:
-        super().__init__(dataset, collate, spec=spec, context=context, tolerant=tolerant)
+    @override
+    def _begin(self, dataset: Any, spec: WorkerSpec) -> None:
         self._worker = spec.worker
         position = spec.start_at
         if position is not None:

@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any
 from unjam.deadlines import LIVENESS_CHECK, SEND_MESSAGE
 from unjam.loader.transport.channel import Channel, ChannelClosed, Frame
 from unjam.loader.worker.parent_death import ParentWatch, die_with_parent
+from unjam.system.proc_files import thread_ids
 
 # Variables that keep libraries from starting a thread on import; workers get the program's own
 # values back. This one is for Arrow's allocator: pandas, scikit-learn and datasets import Arrow.
@@ -185,12 +187,7 @@ class Forker:
 
 def count_threads() -> int:
     """Return how many threads this process has."""
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        import threading  # noqa: PLC0415 - without /proc we can count only Python threads
-
-        return threading.active_count()
+    return len(thread_ids("self")) or threading.active_count()  # without /proc we can count only Python's
 
 
 def set_process_name(name: str) -> None:

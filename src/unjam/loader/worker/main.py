@@ -163,10 +163,7 @@ class Worker(RecoveryContext):
         if spec.profile:
             roots = {"dataset": worker_input.dataset, "collate_fn": worker_input.collate_fn}
             self._transforms = Transforms(roots)
-        self._fetcher = self._new_fetcher()
-        self._tell_skipping(self._fetcher)
-
-    def _tell_skipping(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher = self._new_fetcher()
         if fetcher.skipped:
             self._send(messages.Skipped(fetcher.skipped, fetcher.skipping))
 

@@ -15,6 +15,7 @@ import sys
 import zlib
 from typing import Any
 
+import numpy as np
 import torch
 
 from unjam.system.random_state import isolated_random_state
@@ -69,9 +70,7 @@ class SampleRandom:
 
     def _seed(self, seed: int) -> None:
         self._torch(seed)
-        numpy = sys.modules.get("numpy")
-        if numpy is not None:
-            numpy.random.seed(seed & 0xFFFFFFFF)
+        np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 - the generator that datasets use
         self._python.seed_later(seed)
 
 
@@ -79,9 +78,7 @@ def seed_batch(seed: int) -> None:
     """Seed for one batch, so that its random numbers do not depend on which worker makes it."""
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
-    loaded = sys.modules.get("numpy")
-    if loaded is not None:
-        loaded.random.seed(seed & 0xFFFFFFFF)
+    np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 - as above
 
 
 def batch_seed(base: int, epoch: int, number: int) -> int:

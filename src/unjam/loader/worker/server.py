@@ -18,7 +18,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.loader.transport.channel import Frame
@@ -51,13 +50,8 @@ class NewTemplate:
 MESSAGE_TYPES = (Preload, Preloaded, NewTemplate, Fork, Forked, NotForked)
 
 
-def main(fd: int) -> None:
-    """Run the fork server, on an inherited socket."""
-    Server(fd).serve()
-
-
 class Server(Forker):
-    """The fork server's main loop and its requests."""
+    """The fork server's main loop and its requests; `fd`: an inherited socket."""
 
     def __init__(self, fd: int) -> None:
         state = json.loads(os.environ.pop(_STATE_VARIABLE, "{}"))
@@ -65,11 +59,10 @@ class Server(Forker):
         # modules that start a thread on import
         self._refused: set[str] = set(state.get("refused", ()))
         self._tried = set(self._refused)
-        with _in_the_background():
-            from unjam.loader.worker import main as worker_main  # noqa: PLC0415 - slow: open the socket first
+        from unjam.loader.worker import main as worker_main  # noqa: PLC0415 - slow: open the socket first
 
-            self._worker_main = worker_main
-            worker_main.warm_up()
+        self._worker_main = worker_main
+        worker_main.warm_up()
         gc.freeze()
         if state:
             # We replaced a program that had not answered its request: answer it.
@@ -127,21 +120,7 @@ class Server(Forker):
         os.execv(sys.executable, [sys.executable, *command_line(self._control_fd)])  # noqa: S606 - no shell needed
 
 
-@contextlib.contextmanager
-def _in_the_background() -> Iterator[None]:
-    """Lower our scheduling priority, because the program that started us is running meanwhile."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    except (AttributeError, OSError):
-        yield
-        return
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
 def command_line(fd: int) -> list[str]:
     """Return the interpreter's arguments that start a fresh server."""
-    text = f"import sys; sys.path[:] = {list(sys.path)!r}; from unjam.loader.worker.server import main; main({fd})"
+    text = f"import sys; sys.path[:] = {list(sys.path)!r}; from unjam.loader.worker.server import Server; Server({fd}).serve()"
     return [*subprocess._args_from_interpreter_flags(), "-c", text]  # type: ignore[attr-defined] # noqa: SLF001

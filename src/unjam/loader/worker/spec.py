@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from unjam.loader.engine.policy import Policy
@@ -49,10 +50,7 @@ class WorkerSpec:
         seed = self.base_seed + self.worker
         random.seed(seed)
         torch.manual_seed(seed)
-        if private.HAS_NUMPY:
-            import numpy as np  # noqa: PLC0415 - optional, as in torch
-
-            np.random.seed(private.generate_state(self.base_seed, self.worker))  # noqa: NPY002 - same as torch
+        np.random.seed(private.generate_state(self.base_seed, self.worker))  # noqa: NPY002 - same as torch
         return seed
 
 

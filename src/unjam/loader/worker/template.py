@@ -39,6 +39,7 @@ from unjam.loader.transport.channel import Frame
 from unjam.loader.worker import thread_limits
 from unjam.loader.worker.forker import NO_THREADS, Fork, Forked, Forker, NotForked, count_threads
 from unjam.system import memory
+from unjam.system.proc_files import descriptor_target, descriptors
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +163,8 @@ def _containers(fd: int, places: tuple[tuple[int, int], ...]) -> list[Any]:
 
 def _descriptors() -> set[tuple[int, int, int]]:
     """Return all open descriptors, with device and inode, because a number may be reused."""
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            status = os.fstat(int(name))
-        except OSError:  # the descriptor that listdir used
-            continue
-        found.add((int(name), status.st_dev, status.st_ino))
-    return found
+    known = {fd: os.fstat(fd) for fd in descriptors()}
+    return {(fd, status.st_dev, status.st_ino) for fd, status in known.items()}
 
 
 def _unfit(before: set[tuple[int, int, int]], *, children: bool = False) -> str:
@@ -179,7 +174,8 @@ def _unfit(before: set[tuple[int, int, int]], *, children: bool = False) -> str:
     new = _descriptors() - before
     if new:
         number = min(new)[0]
-        return f"importing the dataset's modules or rebuilding the dataset opened {_name(number)}"
+        name = descriptor_target(number) or f"descriptor {number}"
+        return f"importing the dataset's modules or rebuilding the dataset opened {name}"
     if children:  # our workers are children too; we cannot tell them apart
         return ""
     try:
@@ -187,10 +183,3 @@ def _unfit(before: set[tuple[int, int, int]], *, children: bool = False) -> str:
     except ChildProcessError:
         return ""
     return "importing the dataset's modules or rebuilding the dataset started a process"
-
-
-def _name(fd: int) -> str:
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:
-        return f"descriptor {fd}"
