@@ -14,7 +14,7 @@ from generated import settle
 from site_hooks import GROUPS
 
 from unjam.doctor.report import catalogue
-from unjam.doctor.rules import RULES
+from unjam.doctor.rules import RULES, RuleFile, example
 
 FOLDER = Path(__file__).parent / "rules"
 TASKS = Path(__file__).parent / "tasks"
@@ -24,7 +24,41 @@ _LIST = re.compile(r"(<!-- rules (\d)\d\d -->\n).*?(<!-- end of rules -->\n)", r
 
 def pages() -> dict[str, str]:
     """All pages about rules, by file name."""
-    return {"README.md": catalogue.index(), **{f"{file.RULE.code}.md": catalogue.page(file) for file in RULES}}
+    return {"README.md": index(), **{f"{file.RULE.code}.md": page(file) for file in RULES}}
+
+
+def page(file: RuleFile) -> str:
+    """A rule's page."""
+    title, found = catalogue.sections(file)
+    lines = [
+        f"# {file.RULE.code} {file.RULE.name}",
+        "",
+        f"**{title}**",
+        "",
+        f"Severity: {file.RULE.severity.value}.",
+        "",
+    ]
+    for heading in catalogue.HEADINGS:
+        lines += [f"## {heading}", "", found[heading], ""]
+    for heading, which in (("A program that has it", "broken"), ("The same without it", "fixed")):
+        program = example(file.RULE.code, which).read_text(encoding="utf-8").rstrip()
+        lines += [f"## {heading}", "", "```python", program, "```", ""]
+    return "\n".join(lines)
+
+
+def index() -> str:
+    """The page that lists all rules."""
+    lines = [
+        "# The rules",
+        "",
+        "Each page is generated from the rule's source file; `unjam explain CODE` prints the same text.",
+        "",
+    ]
+    lines += ["| code | rule | what happened |", "|---|---|---|"]
+    for file in RULES:
+        title, _ = catalogue.sections(file)
+        lines.append(f"| [{file.RULE.code}]({file.RULE.code}.md) | {file.RULE.name} | {title} |")
+    return "\n".join([*lines, ""])
 
 
 def task(text: str) -> str:

@@ -1045,4 +1045,3 @@ def test_rescue_ends_only_the_process_it_was_shown(monkeypatch):
     child.wait()
     monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a number may belong to somebody else by now"))
     assert target.end() is False
-    target.close()

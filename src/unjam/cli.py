@@ -433,7 +433,6 @@ def _rescue(diagnosis: Diagnosis, family: Family, *, asked: bool) -> None:
         _stop(str(error))
     question = f"kill {worker.name}? the loader then starts a replacement and loads its batches again"
     if asked and not typer.confirm(printable_line(question), err=True):
-        worker.close()
         return
     done = "was killed" if worker.end() else "had already exited"
     typer.echo(printable_line(f"{worker.name} {done}"), err=True)

@@ -71,7 +71,7 @@ def live_findings(scene: Scene) -> list[Finding]:
 def combine(findings: list[Finding], watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """The findings from the trials, the watched program and its frozen processes, each cause once."""
     found = [finding_of(one) for one in explanations(Knowledge(watched, tuple(cases)))]
-    found += [fit_to_show(one) for detect in IN_PROGRAMS for one in detect(watched, cases)]
+    found += [fit_to_show(one) for detect in IN_PROGRAMS if (one := detect(watched, cases)) is not None]
     freezes = [
         one
         for one in [*findings, *found]

@@ -231,7 +231,7 @@ def _open(path: str, name: str, size: int) -> Buffer:
 def open_file(path: str | os.PathLike[str], what: str = "") -> tuple[Buffer, dict[str, Any]]:
     """The buffer in a file, and the head at its end. `what`: the kind that the caller expects."""
     where = os.path.abspath(os.fspath(path))
-    with open(where, "rb", opener=_without_waiting) as file:
+    with open(where, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{where} is not a regular file")
         size = file.seek(0, os.SEEK_END)
@@ -253,10 +253,6 @@ def open_file(path: str | os.PathLike[str], what: str = "") -> tuple[Buffer, dic
     if what and head["what"] != what:
         raise ValueError(f"{where} contains a shared {head['what']}, not {'an' if what == 'array' else 'a'} {what}")
     return _known.get(name) or _open(where, name, size), head
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _file_name(fd: int) -> str:
@@ -288,13 +284,10 @@ class Writer:
         while len(view):
             if self.path is None and self.at + len(view) - self._checked_at > LOOK_EVERY:
                 self._check_memory(len(view))
-            view = view[self._append(view) :]
+            written = os.pwrite(self._fd, view[: 256 << 20], self.at)
+            self.at += written
+            view = view[written:]
         return began
-
-    def _append(self, view: memoryview) -> int:
-        written = os.pwrite(self._fd, view[: 256 << 20], self.at)
-        self.at += written
-        return written
 
     def _check_memory(self, coming: int) -> None:
         """Raise an error before memory runs out: the kernel would kill this process instead."""

@@ -162,11 +162,8 @@ class SharedDict(CopiedByReference, Mapping[Any, Any]):
 class _KeysView(KeysView[Any]):
     _mapping: SharedDict
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._mapping._keys)  # noqa: SLF001 - a view of it
-
     def __reversed__(self) -> Iterator[Any]:
-        return reversed(self._mapping._keys)  # noqa: SLF001 - as above
+        return reversed(self._mapping)
 
 
 class _ValuesView(ValuesView[Any]):

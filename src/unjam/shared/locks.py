@@ -36,6 +36,7 @@ from typing import Any
 from unjam.errors import LockTimeoutError
 from unjam.system.file_owner import calling_line
 from unjam.system.leftovers import prefix, sweep
+from unjam.system.owned_fd import OwnedFd
 from unjam.system.printable import printable_line
 from unjam.system.private_files import open_own
 from unjam.system.proc_files import is_number, read_text, stat_fields
@@ -144,13 +145,10 @@ class InterprocessLock:
             same = mine[1] == threading.get_ident()
             return f"{'this thread' if same else 'another thread of this process'}; acquired at {mine[2]}"
         try:
-            fd = self._open()
+            fd = OwnedFd(self._open())
         except OSError:
             return ""
-        try:
-            return "" if _take(fd, _LOCK) else self._holder_text(fd)
-        finally:
-            os.close(fd)
+        return "" if _take(fd, _LOCK) else self._holder_text(fd)
 
     def locked(self) -> bool:
         """Whether the lock is held by any process."""

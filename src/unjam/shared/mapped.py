@@ -137,13 +137,11 @@ class MappedDataset(Dataset[Any]):
             )
         self.columns = [_column(one) for one in files] if files else {key: _column(one) for key, one in named.items()}
         self.transform = transform
-        lengths = [(getattr(one, "path", type(one).__name__), len(one)) for one in self._each()]
+        each = self.columns.values() if isinstance(self.columns, dict) else self.columns
+        lengths = [(getattr(one, "path", type(one).__name__), len(one)) for one in each]
         if len({count for _, count in lengths}) > 1:
             raise ValueError("the files have different numbers of rows: " + ", ".join(f"{k}: {v}" for k, v in lengths))
         self._count = lengths[0][1]
-
-    def _each(self) -> Any:
-        return self.columns.values() if isinstance(self.columns, dict) else self.columns
 
     def __len__(self) -> int:
         return self._count

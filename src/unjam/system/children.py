@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+
+from unjam.system.owned_fd import OwnedFd
 
 
 def reap(pid: int, seconds: float) -> int | None:
@@ -11,20 +14,13 @@ def reap(pid: int, seconds: float) -> int | None:
 
     For a process that is not our child, the status is 0 once it has ended.
     """
+    with contextlib.suppress(ProcessLookupError):
+        fd, poller = OwnedFd(os.pidfd_open(pid)), select.poll()
+        poller.register(fd, select.POLLIN)
+        if not poller.poll(int(seconds * 1000)):
+            return None
     try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        fd = -1
-    try:
-        if fd >= 0:
-            poller = select.poll()
-            poller.register(fd, select.POLLIN)
-            if not poller.poll(int(seconds * 1000)):
-                return None
         done, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
         return 0
-    finally:
-        if fd >= 0:
-            os.close(fd)
     return os.waitstatus_to_exitcode(status) if done else None

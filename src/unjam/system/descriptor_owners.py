@@ -11,6 +11,7 @@ import struct
 from collections import defaultdict
 from functools import cached_property
 
+from unjam.system.owned_fd import OwnedFd
 from unjam.system.proc_files import descriptor_flags, descriptor_target, descriptors, is_number, read_text, tcp_sockets
 
 _ACCESS = 3  # mask for a descriptor's flags: 0 reads, 1 writes, 2 both
@@ -64,13 +65,8 @@ class Owners:
 
     def connected(self, pid: int) -> set[int]:
         """The other processes of this machine that a process has socket connections with."""
-        mine = [
-            fd
-            for target, ends in self._by_target.items()
-            if target.startswith("socket:")
-            for one, fd in ends
-            if one == pid
-        ]
+        sockets = [ends for target, ends in self._by_target.items() if target.startswith("socket:")]
+        mine = [fd for ends in sockets for one, fd in ends if one == pid]
         return {other for fd in mine for other in self.other_end(pid, fd) or () if other != pid}
 
     def holders(self, target: str) -> list[int]:
@@ -134,15 +130,11 @@ class Owners:
 @functools.cache
 def pipes_record_writes() -> bool:
     """Whether this kernel records when a pipe was last written; Linux 6.15 and later do not."""
-    reader, writer = os.pipe()
-    try:
-        before = os.fstat(reader).st_mtime_ns
-        select.select([], [], [], 0.02)
-        os.write(writer, b"x")
-        return os.fstat(reader).st_mtime_ns > before
-    finally:
-        os.close(reader)
-        os.close(writer)
+    reader, writer = map(OwnedFd, os.pipe())
+    before = os.fstat(reader).st_mtime_ns
+    select.select([], [], [], 0.02)
+    os.write(writer, b"x")
+    return os.fstat(reader).st_mtime_ns > before
 
 
 def _access(pid: int, fd: int) -> int:

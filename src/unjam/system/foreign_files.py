@@ -26,6 +26,7 @@ import tokenize
 from collections.abc import Callable
 
 from unjam.deadlines import FOREIGN_FILE
+from unjam.system.owned_fd import OwnedFd
 from unjam.system.proc_files import read_text
 
 MOST_BYTES = 2 << 20
@@ -92,10 +93,6 @@ class _Identity:
         self.uid, self.gid = int(words["Uid"][3]), int(words["Gid"][3])
         self.groups = [int(word) for word in words.get("Groups", [])]
 
-    @property
-    def is_mine(self) -> bool:
-        return self.uid == os.geteuid()
-
 
 def _as_their_user(pid: int, read: Callable[[], bytes | None]) -> bytes | None:
     """Call `read` with the rights of a process's user; None if we cannot get these rights."""
@@ -103,7 +100,7 @@ def _as_their_user(pid: int, read: Callable[[], bytes | None]) -> bytes | None:
         identity = _Identity(pid)
     except (KeyError, ValueError, IndexError):  # the process has ended
         return None
-    if identity.is_mine:
+    if identity.uid == os.geteuid():
         return _quietly(read)
     if os.geteuid() != 0 or not sys.platform.startswith("linux") or platform.machine() not in _CALLS:
         return None
@@ -147,22 +144,16 @@ def _read_inside(pid: int, path: str, most: int) -> bytes | None:
 
     A relative path starts at the process's working directory.
     """
-    root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if not path.startswith("/"):
-            base = os.readlink(f"/proc/{pid}/cwd")
-            if not base.startswith("/") or base.endswith(" (deleted)"):
-                return None
-            path = os.path.join(base, path)
-        fd = _open_in_root(root, path)
-    finally:
-        os.close(root)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode) or os.fstat(fd).st_size > most:
+    root = OwnedFd(os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    if not path.startswith("/"):
+        base = os.readlink(f"/proc/{pid}/cwd")
+        if not base.startswith("/") or base.endswith(" (deleted)"):
             return None
-        return _reopened(fd, most)
-    finally:
-        os.close(fd)
+        path = os.path.join(base, path)
+    fd = OwnedFd(_open_in_root(root, path))
+    if not stat.S_ISREG(os.fstat(fd).st_mode) or os.fstat(fd).st_size > most:
+        return None
+    return _read(_open_to_read(f"/proc/self/fd/{fd}"), 0, most)
 
 
 def _open_in_root(root: int, path: str) -> int:
@@ -182,24 +173,17 @@ def _open_in_root(root: int, path: str) -> int:
     raise OSError(code, os.strerror(code), path)
 
 
-def _reopened(fd: int, most: int) -> bytes:
-    reading = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    try:
-        return _read(reading, 0, most)
-    finally:
-        os.close(reading)
+def _open_to_read(path: str) -> OwnedFd:
+    return OwnedFd(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY))
 
 
 def _read_end(path: str, most: int) -> bytes:
     # check before we open: opening a device can have effects
     if not stat.S_ISREG(os.stat(path).st_mode):
         return b""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    try:
-        status = os.fstat(fd)
-        return _read(fd, max(0, status.st_size - most), most) if stat.S_ISREG(status.st_mode) else b""
-    finally:
-        os.close(fd)
+    fd = _open_to_read(path)
+    status = os.fstat(fd)
+    return _read(fd, max(0, status.st_size - most), most) if stat.S_ISREG(status.st_mode) else b""
 
 
 def _read(fd: int, at: int, most: int) -> bytes:

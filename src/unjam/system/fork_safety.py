@@ -17,21 +17,9 @@ from unjam.system.proc_files import read_text, stat_fields, thread_ids
 from unjam.units import count
 
 
-@dataclass(frozen=True, slots=True)
-class ForkSafety:
-    """Whether a fork is safe; the reasons if it is not."""
-
-    safe: bool
-    reasons: tuple[str, ...]
-
-
-def fork_now() -> ForkSafety:
-    """Whether a fork of this process is safe now."""
-    return judge(collect_facts())
-
-
-def judge(facts: ForkFacts) -> ForkSafety:
-    """Whether a fork is safe according to these facts."""
+def risks(facts: ForkFacts | None = None) -> list[str]:
+    """Why a fork of this process is not safe; empty if it is. By default according to the facts now."""
+    facts = facts or collect_facts()
     reasons = []
     if facts.python_threads:
         names = ", ".join(facts.python_threads[:3]) + (" …" if len(facts.python_threads) > 3 else "")
@@ -41,7 +29,7 @@ def judge(facts: ForkFacts) -> ForkSafety:
         reasons.append(f"{facts.accelerator} is in use, and cannot be used in a forked process")
     if facts.busy_native:
         reasons.append(f"native threads are busy ({', '.join(facts.busy_native[:3])})")
-    return ForkSafety(not reasons, tuple(reasons))
+    return reasons
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import tempfile
 import zlib
 from collections.abc import Callable
 
+from unjam.system.owned_fd import OwnedFd
 from unjam.system.proc_files import read_text
 
 # multiprocessing creates sockets below our folder, and the path of a socket must be short
@@ -98,13 +99,11 @@ def _is_locked(path: str) -> bool:
     """Whether a lock file is in use: its creator has ended, but may have passed the lock on."""
     import fcntl  # noqa: PLC0415 - not on every system; without it there are no lock files
 
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    fd = OwnedFd(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return True
-    finally:
-        os.close(fd)
     return False
 
 

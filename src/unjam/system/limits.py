@@ -12,10 +12,10 @@ CGROUP = "/sys/fs/cgroup"
 _LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
-def shared_memory() -> tuple[int | None, int | None]:
-    """Free bytes and total bytes of /dev/shm; None if unknown."""
+def shared_memory(root: str = "") -> tuple[int | None, int | None]:
+    """Free bytes and total bytes of /dev/shm below a root folder; None if unknown."""
     try:
-        room = os.statvfs("/dev/shm")
+        room = os.statvfs(f"{root}/dev/shm")
     except (OSError, AttributeError):
         return None, None
     return room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize

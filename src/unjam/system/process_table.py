@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from unjam.system.limits import processor_seconds
 from unjam.system.masking import masked_words
-from unjam.system.proc_files import is_number, read_text, stat_fields
+from unjam.system.proc_files import field, is_number, read_text, stat_fields
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -208,10 +208,7 @@ def queueing_time(pid: int, tid: int) -> float:
 
 def voluntary_switches(pid: int, tid: int) -> int:
     """How often a thread has given up its processor to wait for something."""
-    for line in read_text(f"/proc/{pid}/task/{tid}/status").splitlines():
-        if line.startswith("voluntary_ctxt_switches:"):
-            return int(_first_number(line.partition(":")[2]))
-    return 0
+    return int(_first_number(" ".join(field(f"/proc/{pid}/task/{tid}/status", "voluntary_ctxt_switches"))))
 
 
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")

@@ -28,7 +28,6 @@ class PythonThread:
 
     tid: int
     name: str
-    ident: int
     frames: tuple[Frame, ...]
     values: tuple[Mapping[str, str], ...] = field(default=())
     arguments: tuple[Mapping[str, str], ...] = field(default=())
@@ -96,7 +95,6 @@ def _thread(entry: dict[str, Any]) -> PythonThread:
     return PythonThread(
         int(entry.get("os_thread_id") or 0),
         str(entry.get("thread_name") or ""),
-        int(entry.get("thread_id") or 0),
         tuple(frames),
         tuple(values),
         tuple(arguments),

@@ -33,6 +33,9 @@ _NUMBERS = {
 READS = {"read", "pread64", "readv", "preadv", "recvfrom", "recvmsg", "recvmmsg", "accept", "getdents", "splice"}
 WRITES = {"write", "pwrite64", "writev", "pwritev", "sendto", "sendmsg", "connect", "fsync", "fdatasync", "sendfile"}
 
+# which argument of these points to the time that they wait
+_TIME_AT = {"epoll_pwait2": 3, "ppoll": 2, "sigtimedwait": 2, "pselect6": 4, "nanosleep": 0}
+
 _PRIVATE = 128
 _WAIT_UNTIL = 9
 _REALTIME = 256
@@ -94,19 +97,12 @@ def time_left(pid: int, call: Call) -> float | None:
             return _milliseconds(given[2])
         case "epoll_wait":
             return _milliseconds(given[3])
-        case "epoll_pwait2":
-            return _time_at(pid, given[3])
-        case "ppoll" | "sigtimedwait":
-            return _time_at(pid, given[2])
-        case "pselect6":
-            return _time_at(pid, given[4])
         case "select":
             return _time_at(pid, given[4], fraction=1e-6)
-        case "nanosleep":
-            return _time_at(pid, given[0])
         case "clock_nanosleep":
             return _time_at(pid, given[2], given[0] if given[1] & _ABSOLUTE else None)
-    return None
+    at = _TIME_AT.get(call.name or "")
+    return None if at is None else _time_at(pid, given[at])
 
 
 def _milliseconds(value: int) -> float | None:

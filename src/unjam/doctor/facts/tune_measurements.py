@@ -34,6 +34,11 @@ class TuneSetting:
                 words.append(f"{self.threads} threads each" if self.threads else "threads not limited")
         return ", ".join(words)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether only the loader and the number of workers differ from the defaults."""
+        return self.prefetch == 2 and self.threads == 1 and not self.start
+
     def changed(self, **changes: Any) -> TuneSetting:
         """Return a copy of the setting with these changes."""
         return replace(self, **changes)
@@ -123,6 +128,10 @@ class TuneResult:
         if not found or not all(one.fine for one in found):
             return 0.0
         return statistics.median([one.rate for one in found if one.rate] or [0.0])
+
+    def good_rates(self) -> dict[TuneSetting, float]:
+        """Return the rate of each setting that succeeded."""
+        return {setting: rate for setting in self.settings() if (rate := self.rate(setting)) > 0}
 
     def spread(self, setting: TuneSetting) -> tuple[float, float]:
         """Return the lowest and highest rate of its measurements; if only one, of its parts."""

@@ -41,7 +41,7 @@ def _show(result: Repair, patch: str, out: Console, *, written: bool, backups: l
     """Print the edit of each finding, or why there is none."""
     out.print()
     for one in result.repairs:
-        if one.proven:
+        if one.words:
             out.print(
                 f"[bold green]{one.code}[/bold green]: {escape(one.words)} (proven: the finding disappears with the edit)"
             )

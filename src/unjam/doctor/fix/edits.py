@@ -105,7 +105,9 @@ def copy_returned(edit: SourceEdit, class_name: str, attribute: str) -> None:
     found = []
     for node in ast.walk(edit.named_class(class_name)):
         if isinstance(node, (ast.Return, ast.Yield)) and node.value is not None:
-            found += [one for one in _reads(node.value, attribute) if not _is_called(edit, one)]
+            reads = _reads(node.value, attribute)
+            # self.buffer.clone() is a copy already
+            found += [one for one in reads if not isinstance(next(edit.above(one), None), ast.Attribute)]
     if not found:
         raise CannotEdit(f"{class_name} does not return {attribute}")
     for one in found:
@@ -256,11 +258,6 @@ def _reads(value: ast.expr, attribute: str) -> list[ast.Attribute]:
         for node in ast.walk(value)
         if isinstance(node, ast.Attribute) and node.attr == attribute and isinstance(node.ctx, ast.Load)
     ]
-
-
-def _is_called(edit: SourceEdit, node: ast.AST) -> bool:
-    above = next(edit.above(node), None)
-    return isinstance(above, ast.Attribute)  # self.buffer.clone() is a copy already
 
 
 def _in_init(edit: SourceEdit, node: ast.AST) -> bool:

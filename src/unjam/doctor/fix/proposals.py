@@ -27,9 +27,10 @@ class Proposal:
 def proposals(finding: Finding, cases: list[Case], changed: dict[str, str]) -> Iterator[Proposal | str]:
     """Yield the edits for a finding, or a text that says why one is refused. `changed`: files that were edited before."""
     case = _case_of(finding, cases)
-    known = False
-    for words, place, change in _candidates(finding, case):
-        known = True
+    candidates = list(_candidates(finding, case))
+    if not candidates:
+        yield f"{finding.rule.code} has no automatic edit: the fix needs your decision"
+    for words, place, change in candidates:
         if protected := _protected_by(case.part(finding.culprit) if case is not None else None, case):
             yield f"{words}: the lock may protect {protected}, which all workers would then use at the same time"
             return
@@ -43,8 +44,6 @@ def proposals(finding: Finding, cases: list[Case], changed: dict[str, str]) -> I
             yield Proposal(place.file, original, edit.edited_text(), words)
         except (CannotEdit, OSError, UnicodeDecodeError) as error:
             yield f"{words}: {error}"
-    if not known:
-        yield f"{finding.rule.code} has no automatic edit: the fix needs your decision"
 
 
 def _text(path: str) -> str:
@@ -78,7 +77,8 @@ def _candidates(finding: Finding, case: Case | None) -> Iterator[_Candidate]:  #
     code, culprit, place = finding.rule.code, finding.culprit, finding.location
     loader = case.loader if case is not None else None
     made = loader.made_at if loader is not None else None
-    home = loader.dataset_place if loader is not None else None
+    home = (loader.dataset_place if loader is not None else None) or place
+    iterated = loader.iterated_at if loader is not None else place
     part = case.part(culprit) if case is not None else None
     set_at = (part.place if part is not None else None) or place
     dataset, attribute = loader.dataset if loader is not None else "", culprit.rpartition(".")[2]
@@ -92,22 +92,13 @@ def _candidates(finding: Finding, case: Case | None) -> Iterator[_Candidate]:  #
             if code == "UJ101":
                 yield "turn the lambda into a function of the module", set_at, at(set_at, edits.name_lambda)
         case "UJ105":
-            yield (
-                "add a main guard",
-                loader.iterated_at if loader else place,
-                at(loader.iterated_at if loader else place, edits.add_main_guard),
-            )
+            yield "add a main guard", iterated, at(iterated, edits.add_main_guard)
         case "UJ502" | "UJ519" if case is None or case.loader.iterable:
             owner = culprit.partition(".")[0] if "__iter__" in culprit else dataset
-            yield (
-                "let each worker of each rank take its share",
-                home or place,
-                lambda edit: edits.shard_stream(edit, owner),
-            )
+            yield "let each worker of each rank take its share", home, lambda edit: edits.shard_stream(edit, owner)
         case "UJ505" | "UJ506":
             yield "seed the generator in the worker", set_at, at(set_at, edits.seed_per_worker)
         case "UJ510":
-            iterated = loader.iterated_at if loader is not None else place
             yield "call set_epoch in the loop over epochs", iterated, at(iterated, edits.call_set_epoch)
         case "UJ508":
             yield "raise the exception again", place, at(place, edits.raise_again)
@@ -115,13 +106,9 @@ def _candidates(finding: Finding, case: Case | None) -> Iterator[_Candidate]:  #
             name = culprit.partition(" ")[0].partition(".")[0]
             yield "yield a copy of the list", place, lambda edit: edits.copy_yielded_list(edit, name)
         case "UJ507":
-            yield (
-                "return a copy of the buffer",
-                home or place,
-                lambda edit: edits.copy_returned(edit, dataset, attribute),
-            )
+            yield "return a copy of the buffer", home, lambda edit: edits.copy_returned(edit, dataset, attribute)
         case "UJ524":
-            yield "create samples from a copy", home or place, lambda edit: edits.copy_held(edit, dataset, attribute)
+            yield "create samples from a copy", home, lambda edit: edits.copy_held(edit, dataset, attribute)
         case "UJ520":
             yield "define __getitems__", place, lambda edit: edits.load_batches_by_item(edit, culprit.partition(".")[0])
         case "UJ604" | "UJ607":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from unjam.doctor.check.command.captured_program import CannotExamine
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.fix.proposals import Proposal, proposals
+from unjam.doctor.fix.proposals import proposals
 from unjam.doctor.fix.write_back import Edited, write_back
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.rules.rule import Finding
@@ -22,10 +22,7 @@ class FindingRepair:
     """One finding, the edit that removes it, or why there is none."""
 
     code: str
-    title: str
-    words: str = ""
-    path: str = ""
-    proven: bool = False
+    words: str = ""  # what the proven edit does
     refused: list[str] = field(default_factory=list)
 
 
@@ -65,7 +62,7 @@ def repair(first: Diagnosis, check: Callable[[dict[str, str]], Diagnosis], say: 
     for finding in first.serious:
         if not any(finding.rule is one.rule for one in now.serious):
             continue  # an earlier edit removed it, too
-        done = FindingRepair(finding.rule.code, finding.title)
+        done = FindingRepair(finding.rule.code)
         result.repairs.append(done)
         for number, proposal in enumerate(proposals(finding, now.cases, result.files)):
             if isinstance(proposal, str):
@@ -82,16 +79,11 @@ def repair(first: Diagnosis, check: Callable[[dict[str, str]], Diagnosis], say: 
             if worse:
                 done.refused.append(f"{proposal.words}: {worse}")
                 continue
-            _keep(result, done, proposal)
-            now = after
+            result.originals.setdefault(proposal.path, proposal.original)
+            result.files[proposal.path] = proposal.text
+            done.words, now = proposal.words, after
             break
     return result
-
-
-def _keep(result: Repair, done: FindingRepair, proposal: Proposal) -> None:
-    result.originals.setdefault(proposal.path, proposal.original)
-    result.files[proposal.path] = proposal.text
-    done.words, done.path, done.proven = proposal.words, proposal.path, True
 
 
 def _worse(finding: Finding, before: Diagnosis, after: Diagnosis) -> str:

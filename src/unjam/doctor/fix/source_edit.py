@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-Statement = ast.stmt
 # as Python counts them: a form feed ends no line
 _LINES = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
@@ -96,13 +95,11 @@ class SourceEdit:
     def indent_from(self, node: ast.stmt, header: str) -> None:
         """Put a header before a top-level statement, and indent from there to the end of the file."""
         at = self._starts[node.lineno - 1]
-        rest = _LINES.findall(self.text[at:])
         inside = self._lines_inside_strings()
-        number = node.lineno
-        shifted = []
-        for line in rest:
-            shifted.append(line if not line.strip() or number in inside else f"    {line}")
-            number += 1
+        shifted = [
+            line if not line.strip() or number in inside else f"    {line}"
+            for number, line in enumerate(_LINES.findall(self.text[at:]), node.lineno)
+        ]
         self._changes.append((at, len(self.text), f"{header}{self._line_end}{''.join(shifted)}"))
 
     def _as_lines(self, text: str) -> str:

@@ -55,6 +55,10 @@ class BlockedProcess:
         """The stuck line with its text, or a note that it could not be read."""
         return quoted(self.thread.place) or "a line that could not be read"
 
+    def evidence(self, *more: str) -> tuple[str, ...]:
+        """Where and for how long it waits, more lines, and which processes wait because of it."""
+        return (f"waits at {self.where}, for {duration(self.seconds)}", *more, *consequence(self.scene, self))
+
     @property
     def others(self) -> list[Thread]:
         """The other Python threads of the process that could end the wait."""

@@ -6,7 +6,7 @@ import inspect
 import re
 import textwrap
 
-from unjam.doctor.rules import BY_CODE, RULES, RuleFile, example
+from unjam.doctor.rules import BY_CODE, RULES, RuleFile
 
 HEADINGS = ("What happened", "Why", "How to confirm", "How to fix", "Limits")
 
@@ -35,37 +35,3 @@ def explanation(file: RuleFile) -> str:
     for heading in HEADINGS:
         parts += [heading, textwrap.fill(found[heading], 110, initial_indent="  ", subsequent_indent="  "), ""]
     return "\n".join(parts).rstrip()
-
-
-def page(file: RuleFile) -> str:
-    """Return a rule's page for the documentation."""
-    title, found = sections(file)
-    lines = [
-        f"# {file.RULE.code} {file.RULE.name}",
-        "",
-        f"**{title}**",
-        "",
-        f"Severity: {file.RULE.severity.value}.",
-        "",
-    ]
-    for heading in HEADINGS:
-        lines += [f"## {heading}", "", found[heading], ""]
-    for heading, which in (("A program that has it", "broken"), ("The same without it", "fixed")):
-        program = example(file.RULE.code, which).read_text(encoding="utf-8").rstrip()
-        lines += [f"## {heading}", "", "```python", program, "```", ""]
-    return "\n".join(lines)
-
-
-def index() -> str:
-    """Return the page that lists all rules."""
-    lines = [
-        "# The rules",
-        "",
-        "Each page is generated from the rule's source file; `unjam explain CODE` prints the same text.",
-        "",
-    ]
-    lines += ["| code | rule | what happened |", "|---|---|---|"]
-    for file in RULES:
-        title, _ = sections(file)
-        lines.append(f"| [{file.RULE.code}]({file.RULE.code}.md) | {file.RULE.name} | {title} |")
-    return "\n".join([*lines, ""])

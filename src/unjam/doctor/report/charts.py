@@ -6,7 +6,6 @@ from html import escape
 from typing import Any
 
 from unjam.doctor.facts.timeline import Series
-from unjam.doctor.facts.tune_measurements import TuneSetting
 from unjam.doctor.rules.tuning import Tuned
 from unjam.units import duration
 
@@ -46,7 +45,7 @@ def line_chart(series: Series) -> tuple[str, dict[str, Any]]:
 def ladder(tuned: Tuned) -> str:
     """Return the chart of rates by number of workers: unjam's loader, torch's, and the training."""
     tune_result = tuned.tune_result
-    known = {setting: tune_result.rate(setting) for setting in tune_result.settings() if tune_result.rate(setting) > 0}
+    known = tune_result.good_rates()
     if not known:
         return ""
     steps = sorted({setting.workers for setting in known})
@@ -68,7 +67,7 @@ def ladder(tuned: Tuned) -> str:
     parts += [f'<text x="{x(n):.1f}" y="{tall + 18}" text-anchor="middle">{n}</text>' for n in steps]
     parts.append(f'<text x="{WIDTH / 2 + LEFT / 2:.0f}" y="{tall + 35}" text-anchor="middle">workers</text>')
     for number, driver in enumerate(("unjam", "torch")):
-        plain = sorted((r for r in known if r.driver == driver and _is_plain(r)), key=lambda setting: setting.workers)
+        plain = sorted((r for r in known if r.driver == driver and r.is_plain), key=lambda setting: setting.workers)
         path = " ".join(f"{x(setting.workers):.1f},{y(known[setting]):.1f}" for setting in plain)
         parts.append(f'<polyline class="line c{number}" points="{path}"/>')
     if tuned.needed:
@@ -93,10 +92,6 @@ def ladder(tuned: Tuned) -> str:
         '</span>torch<span class="key" style="background:var(--ok)"></span>recommended'
     )
     return "".join([*parts, "</svg>", f"<figcaption>{key}</figcaption>"])
-
-
-def _is_plain(setting: TuneSetting) -> bool:
-    return setting.prefetch == 2 and setting.threads == 1 and not setting.start
 
 
 def _open(height: int, label: str, *, focus: bool = False) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from unjam.system import limits
 from unjam.system.memory_limits import available_memory
 from unjam.system.printable import printable_line
+from unjam.system.proc_files import read_text
 from unjam.version import __version__
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def gather() -> dict[str, Any]:
             "for_this_rank": limits.own_processors(),
         },
         "ranks_on_this_machine": limits.local_ranks(),
-        "start_method": multiprocessing.get_start_method(allow_none=True) or f"{_default_method()} (default)",
+        "start_method": multiprocessing.get_start_method(allow_none=True)
+        or f"{multiprocessing.get_all_start_methods()[0]} (default)",
         "tracing_of_processes": _ptrace(),
         "temporary_folder": os.environ.get("TMPDIR", "/tmp"),
         "libraries": _versions(),
@@ -120,10 +122,6 @@ def _thread_pools() -> list[str]:
     return [f"torch {torch.get_num_threads()}", *pools, accelerator]
 
 
-def _default_method() -> str:
-    return multiprocessing.get_all_start_methods()[0]
-
-
 def _container() -> str:
     if os.path.exists("/.dockerenv"):
         return "docker"
@@ -134,9 +132,5 @@ def _container() -> str:
 
 def _ptrace() -> str:
     """Return whether `unjam why` may read the memory of another process."""
-    try:
-        with open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
-            scope = file.read().strip()
-    except OSError:
-        return "not restricted by yama"
+    scope = read_text("/proc/sys/kernel/yama/ptrace_scope").strip() or "not restricted by yama"
     return {"0": "allowed", "1": "children only, or as root", "2": "root only", "3": "forbidden"}.get(scope, scope)

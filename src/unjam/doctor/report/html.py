@@ -86,12 +86,7 @@ def _trials(page: HtmlPage, diagnosis: Diagnosis) -> None:
         return
     page.heading("What was tried")
     rows: list[list[Cell]] = [
-        [
-            (_name(diagnosis.cases[row.loader]), None),
-            (row.changed, None),
-            (row.outcome, None),
-            (duration(row.seconds), row.seconds),
-        ]
+        [_name(diagnosis.cases[row.loader]), row.changed, row.outcome, (duration(row.seconds), row.seconds)]
         for row in diagnosis.trials
     ]
     page.add(table(("loader", "tried", "what happened", "took"), rows))

@@ -7,13 +7,10 @@ import os
 from typing import Any
 
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.proof import Severity
 from unjam.doctor.report.diagnosis import SCHEMA, Diagnosis
 from unjam.doctor.report.text import loader_line
 from unjam.doctor.rules import RULES
 from unjam.units import near
-
-_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 
 
 def as_json(diagnosis: Diagnosis, version: str) -> str:
@@ -93,7 +90,7 @@ def as_sarif(diagnosis: Diagnosis, version: str) -> str:
             "name": file.RULE.name,
             "shortDescription": {"text": file.__doc__.splitlines()[0]},
             "fullDescription": {"text": file.__doc__.strip()},
-            "defaultConfiguration": {"level": _LEVELS[file.RULE.severity]},
+            "defaultConfiguration": {"level": file.RULE.severity.value},
         }
         for file in RULES
     ]
@@ -102,7 +99,7 @@ def as_sarif(diagnosis: Diagnosis, version: str) -> str:
         text = "\n".join([finding.title, *finding.evidence, finding.confidence.value, f"help: {finding.help}"])
         result: dict[str, Any] = {
             "ruleId": finding.rule.code,
-            "level": _LEVELS[finding.weight],
+            "level": finding.weight.value,
             "message": {"text": text},
             "properties": {"confidence": finding.confidence.value, "culprit": finding.culprit},
         }

@@ -90,15 +90,10 @@ class HtmlPage:
                 ("all", "show all", "all"),
             )
         )
-        merged = any(bar.name.endswith(" batches") for bar in picture.bars)
-        notes = "; ".join(
-            words
-            for words in (
-                picture.note,
-                "each bar is a slice of time; a stronger colour means a busier worker" if merged else "",
-            )
-            if words
-        )
+        notes = [picture.note] if picture.note else []
+        if any(bar.name.endswith(" batches") for bar in picture.bars):
+            notes.append("each bar is a slice of time; a stronger colour means a busier worker")
+        said = f" — {escape('; '.join(notes))}" if notes else ""
         parts = [("fetch", "--fetch")]
         parts += [("collate", "--collate")] if any(bar.collate for bar in picture.bars) else []
         parts += [("pack", "--pack")] if any(bar.pack for bar in picture.bars) else []
@@ -106,7 +101,7 @@ class HtmlPage:
         parts += [("waiting", "--wait")] if picture.waits else []
         keys = "".join(f'<span class="key" style="background:var({name})"></span>{words}' for words, name in parts)
         self.add(
-            f'<p class="soft">{keys}{f" — {escape(notes)}" if notes else ""}</p>',
+            f'<p class="soft">{keys}{said}</p>',
             f'<figure data-timeline="{number}" data-hint="{HINT}"><div class="tools">{tools}</div>'
             f'<canvas tabindex="0" role="application" aria-label="timeline of {len(picture.rows)} rows"></canvas>'
             f'<figcaption aria-live="polite">{HINT}</figcaption></figure>',
@@ -117,7 +112,7 @@ class HtmlPage:
             return
         self.heading(f"Slowest samples: {words}")
         rows: list[list[Cell]] = [
-            [(index, None), (near(file) if file else "", None), (worker, None), (duration(seconds), seconds)]
+            [index, near(file) if file else "", worker, (duration(seconds), seconds)]
             for index, seconds, worker, file in samples
         ]
         if not any(file for *_, file in samples):
@@ -128,11 +123,7 @@ class HtmlPage:
     def environment(self, known: dict[str, str]) -> None:
         """Append the table of the environment."""
         self.heading("Environment")
-        self.add(
-            table(
-                ("", ""), [[(name, None), (value, None)] for name, value in {"unjam": self._version, **known}.items()]
-            )
-        )
+        self.add(table(("", ""), [[name, value] for name, value in {"unjam": self._version, **known}.items()]))
 
     def html(self, headline: str, *top: str) -> str:
         """Return the whole page; `top` comes before all sections."""
@@ -158,14 +149,15 @@ class HtmlPage:
         )
 
 
-Cell = tuple[str, float | None]
+Cell = str | tuple[str, float | None]
 
 
 def table(head: tuple[str, ...], rows: list[list[Cell]], *, sortable: bool = False, chosen: int = -1) -> str:
-    """Return a table. Each cell is a text and the number to sort by, or None."""
-    numbers = {at for row in rows[:1] for at, (_, value) in enumerate(row) if value is not None}
+    """Return a table. A cell is a text, or a text and the number to sort by."""
+    pairs = [[cell if isinstance(cell, tuple) else (cell, None) for cell in row] for row in rows]
+    numbers = {at for row in pairs[:1] for at, (_, value) in enumerate(row) if value is not None}
     lines = []
-    for place, row in enumerate(rows):
+    for place, row in enumerate(pairs):
         cells = "".join(
             f"<td{_class(at in numbers)}{f' data-value={value:.9g}' if value is not None else ''}>{escape(text)}</td>"
             for at, (text, value) in enumerate(row)
@@ -200,14 +192,14 @@ def of_tune(tuned: Tuned, version: str, title: str) -> str:
     settings = tune_result.settings()
     page.heading("Throughput by number of workers")
     page.add(f"<figure>{ladder(tuned)}</figure>")
-    head = ("", "setting", "samples/s", "spread", "first batch", "between epochs", "processors", "memory", "failures")
-    rows = []
+    rows: list[list[Cell]] = []
     for setting in settings:
         texts, one = tune.row(tuned, setting), tune_result.last(setting)
         values: list[float | None] = [None, None, tune_result.rate(setting), None, one.first, one.turn or 0.0]
         values += [one.workers_cpu + one.main_cpu, float(one.memory), None]
-        rows.append(list(zip(texts, values, strict=True)))
-    page.add(table(head, rows, sortable=True, chosen=settings.index(tuned.choice) if tuned.choice in settings else -1))
+        rows.append([*zip(texts, values, strict=True)])
+    chosen = settings.index(tuned.choice) if tuned.choice in settings else -1
+    page.add(table(tune.HEAD, rows, sortable=True, chosen=chosen))
     if tuned.parts:
         page.heading("Where a sample's time goes")
         page.add(_stack(tuned))
@@ -222,12 +214,9 @@ def of_tune(tuned: Tuned, version: str, title: str) -> str:
         profile(page, shown.profile, str(shown.setting))
     choice = tuned.choice
     if choice is not None:
-        shown = next((one for one in tune_result.of(choice) if one.timeline), None)
-        shown = shown or next(
-            (one for one in tune_result.measurements if one.timeline and one.setting.workers == choice.workers), None
-        )
-        if shown is not None:
-            page.picture(measurement_timeline(shown), str(shown.setting))
+        alike = [one for one in tune_result.measurements if one.timeline and one.setting.workers == choice.workers]
+        for one in sorted(alike, key=lambda one: one.setting != choice)[:1]:
+            page.picture(measurement_timeline(one), str(one.setting))
     page.environment(
         {
             "dataset": tune_result.dataset,
@@ -246,14 +235,13 @@ def of_tune(tuned: Tuned, version: str, title: str) -> str:
 
 def _stack(tuned: Tuned) -> str:
     whole = sum(seconds for _, seconds in tuned.parts)
-    names = [name for name, _ in tuned.parts]
     parts = "".join(
         f'<i class="k{at}" style="width:{seconds / whole:.2%}" title="{escape(name)}"></i>'
         for at, (name, seconds) in enumerate(tuned.parts)
     )
     rows: list[list[Cell]] = [
-        [(names[at], None), (duration(seconds), seconds), (f"{seconds / whole:.0%}", seconds / whole)]
-        for at, (_, seconds) in enumerate(tuned.parts)
+        [name, (duration(seconds), seconds), (f"{seconds / whole:.0%}", seconds / whole)]
+        for name, seconds in tuned.parts
     ]
     return f'<div class="stack" role="img" aria-label="parts of a sample">{parts}</div>' + table(
         ("", "time of a worker", ""), rows
@@ -272,8 +260,8 @@ def profile(page: HtmlPage, found: Mapping[str, Any] | None, words: str) -> None
                 ("transform", "attribute", "calls", "each", "own time"),
                 [
                     [
-                        (each["name"], None),
-                        (each["path"], None),
+                        each["name"],
+                        each["path"],
                         (f"{each['count']:,}", float(each["count"])),
                         (duration(each["own"] / each["count"]), each["own"] / each["count"]),
                         (f"{each['own'] / whole:.0%}", each["own"]),
@@ -292,10 +280,10 @@ def profile(page: HtmlPage, found: Mapping[str, Any] | None, words: str) -> None
                 [
                     [
                         (f"{each['share']:.1%}", each["share"]),
-                        (f"{near(each['file'])}:{each['line']}", None),
-                        (each["text"], None),
-                        (each["inside"], None),
-                        (each["stage"], None),
+                        f"{near(each['file'])}:{each['line']}",
+                        each["text"],
+                        each["inside"],
+                        each["stage"],
                     ]
                     for each in found["lines"][:20]
                 ],

@@ -171,19 +171,18 @@ def _section(found: HtmlPage, loader: LoaderRun, causes: tuple[WaitCause, ...]) 
     found.heading(loader.label)
     found.add(*(f"<p>{escape(line.strip())}</p>" for line in _loader(loader, ())))
     if causes:
-        rows: list[list[Cell]] = [[(one.words, None), (duration(one.seconds), one.seconds)] for one in causes]
+        rows: list[list[Cell]] = [[one.words, (duration(one.seconds), one.seconds)] for one in causes]
         found.add("<h3>What training waited for</h3>", table(("waited", "time"), rows))
     if loader.failures:
         cells: list[list[Cell]] = [
-            [(str(one.count), float(one.count)), (one.words, None), (one.samples, None), (one.decision, None)]
-            for one in loader.failures
+            [(str(one.count), float(one.count)), one.words, one.samples, one.decision] for one in loader.failures
         ]
         found.add("<h3>Failures</h3>", table(("count", "failure", "samples", "handled by"), cells, sortable=True))
     profile(found, loader.profile, loader.label)
     found.picture(run_timeline(loader), loader.label)
     start = min((one.asked for one in loader.waits), default=0)
     waits: list[list[Cell]] = [
-        [(f"at {duration((one.asked - start) / 1e9)}", None), (duration(one.seconds), one.seconds)]
+        [f"at {duration((one.asked - start) / 1e9)}", (duration(one.seconds), one.seconds)]
         for one in longest_waits(loader)
     ]
     if waits:

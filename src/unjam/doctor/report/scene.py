@@ -55,11 +55,9 @@ def verdict(diagnosis: Diagnosis) -> str:
     scene = diagnosis.scene
     assert scene is not None
     took = f"({_took(diagnosis)})"
-    serious = diagnosis.serious
-    if serious:
-        return f"{serious[0].title} {took}"
-    if diagnosis.findings:
-        return f"{diagnosis.findings[0].title} {took}"
+    shown = diagnosis.serious or diagnosis.findings
+    if shown:
+        return f"{shown[0].title} {took}"
     main = scene.mains[0] if scene.mains else None
     if main is None or not main.threads:
         return f"no Python process to examine {took}"

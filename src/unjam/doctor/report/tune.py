@@ -17,6 +17,8 @@ from unjam.units import count, duration
 
 SCHEMA = 1
 BAR = 34
+# the names of the columns of `row`
+HEAD = ("", "setting", "samples/s", "spread", "first batch", "between epochs", "processors", "memory", "failures")
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -67,17 +69,7 @@ def show(tuned: Tuned, console: Console) -> None:
 def _table(tuned: Tuned) -> Table:
     tune_result = tuned.tune_result
     table = Table(box=None, pad_edge=False)
-    for name in (
-        "",
-        "setting",
-        "samples/s",
-        "spread",
-        "first batch",
-        "between epochs",
-        "processors",
-        "memory",
-        "failures",
-    ):
+    for name in HEAD:
         table.add_column(
             name, justify="left" if name in ("", "setting", "failures") else "right", no_wrap=name != "failures"
         )
@@ -110,7 +102,7 @@ def row(tuned: Tuned, setting: TuneSetting) -> list[str]:
 def bars(tuned: Tuned) -> list[str]:
     """Return the rates as bars, with a mark at the rate that the training needs."""
     tune_result = tuned.tune_result
-    known = {setting: tune_result.rate(setting) for setting in tune_result.settings() if tune_result.rate(setting) > 0}
+    known = tune_result.good_rates()
     if not known:
         return []
     most = max([*known.values(), tuned.needed or 0.0])

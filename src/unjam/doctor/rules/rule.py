@@ -1,7 +1,7 @@
 """Rules and their findings.
 
 Each rule is one file. Its docstring, under fixed headings, is its only documentation. A rule either words explanations of
-mechanisms (NAMES, `words`), or finds its cause itself: `detect` in the trials of a loader (a Case), `detect_program` in a
+mechanisms (`words`), or finds its cause itself: `detect` in the trials of a loader (a Case), `detect_program` in a
 run of the program (a ProgramFacts, and the Cases of its loaders), `detect_live` in a running program observed from outside
 (a Scene). The smallest real programs with and without the cause are in `programs/`.
 """
@@ -53,6 +53,10 @@ class Finding:
     depth: int = 1  # 2: names a cause that a mechanism found; 1: names a place
     accounts_for: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()  # the types of the exceptions that it explains
+
+    def __post_init__(self) -> None:
+        """Leave out the lines of evidence that are empty: those that do not apply."""
+        object.__setattr__(self, "evidence", tuple(filter(None, self.evidence)))
 
     @property
     def confidence(self) -> Confidence:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.facts.tune_measurements import Measurement, TuneResult, TuneSetting
@@ -89,8 +90,7 @@ class Tuned:
 
 def judge(tune_result: TuneResult) -> Tuned:
     """Draw all conclusions from the measurements."""
-    rates = {setting: tune_result.rate(setting) for setting in tune_result.settings()}
-    good = {setting: rate for setting, rate in rates.items() if rate > 0}
+    good = tune_result.good_rates()
     fastest = max(good, key=lambda setting: good[setting]) if good else None
     needed = tune_result.batch_size / tune_result.step if tune_result.step else None
     choice, enough = _choose(tune_result, good, needed)
@@ -115,11 +115,8 @@ def _choose(
     enough: bool | None = None
     candidates = list(good)
     if needed is not None:
-        candidates = [
-            setting
-            for setting in good
-            if good[setting] >= needed * HEADROOM and _can_keep_up(tune_result, setting, needed)
-        ]
+        # without workers the training waits while each batch is made, so that must be very fast
+        candidates = [setting for setting in good if good[setting] >= needed * (HEADROOM if setting.workers else 20)]
         enough = bool(candidates)
     if not candidates or needed is None:
         # without workers nothing is loaded while the training computes, so that must be much faster
@@ -127,14 +124,6 @@ def _choose(
         best = max(ranked.values())
         candidates = [setting for setting in ranked if ranked[setting] >= best * AS_GOOD]
     return min(candidates, key=lambda setting: (_cost(tune_result, setting), -good[setting])), enough
-
-
-def _can_keep_up(tune_result: TuneResult, setting: TuneSetting, needed: float) -> bool:
-    """Whether the training would hardly wait with this setting.
-
-    Without workers the training waits while each batch is made, so that must be very fast.
-    """
-    return setting.workers > 0 or tune_result.rate(setting) >= needed * 20
 
 
 def _cost(tune_result: TuneResult, setting: TuneSetting) -> tuple[float, ...]:
@@ -177,7 +166,7 @@ def _parts(tune_result: TuneResult) -> list[tuple[str, float]]:
 def _why_scaling_stops(tune_result: TuneResult, good: dict[TuneSetting, float]) -> list[TuneReason]:
     """Say why more workers stop helping."""
     by_workers = sorted(
-        (r for r in good if r.driver == "unjam" and _plain(r) and r.workers), key=lambda setting: setting.workers
+        (r for r in good if r.driver == "unjam" and r.is_plain and r.workers), key=lambda setting: setting.workers
     )
     last = next((b for a, b in itertools.pairwise(by_workers) if good[b] < good[a] * WORTH), None)
     if last is None:
@@ -189,11 +178,10 @@ def _why_scaling_stops(tune_result: TuneResult, good: dict[TuneSetting, float]) 
     before = by_workers[by_workers.index(last) - 1]
     here, there = tune_result.last(before), tune_result.last(last)
     gain = f"{count(last.workers, 'worker')}: {good[last] / good[before]:.2f} times as fast as {before.workers}"
-    found = [reason for reason in _causes(tune_result, here, there, gain) if reason is not None]
-    return found or [TuneReason("the cause is unknown", SUGGESTED, (gain,))]
+    return list(_causes(tune_result, here, there, gain)) or [TuneReason("the cause is unknown", SUGGESTED, (gain,))]
 
 
-def _causes(tune_result: TuneResult, here: Measurement, there: Measurement, gain: str) -> list[TuneReason | None]:
+def _causes(tune_result: TuneResult, here: Measurement, there: Measurement, gain: str) -> Iterator[TuneReason]:
     cores = there.workers_cpu + there.main_cpu
     slower = _ratio(there.stages.get("getitem", 0.0), here.stages.get("getitem", 0.0))
     per_sample = _ratio(_cpu_each(there), _cpu_each(here))
@@ -210,41 +198,22 @@ def _causes(tune_result: TuneResult, here: Measurement, there: Measurement, gain
     kind = max(waits_for, key=lambda name: seen[name])
     # of two workers that take turns, one waits while the other works, so the share is at most 0.5
     share = seen[kind] / stack_samples if stack_samples else 0.0
-    waits = share > 0.3 and slower > 1.3 and not full
-    return [
-        TuneReason(all_in_use(tune_result.processors), AGREES, (gain, f"{cores:.1f} in use")) if full else None,
-        TuneReason(
-            f"samples wait for {waits_for[kind]}",
-            AGREES,
-            (gain, took, f"{share:.0%} of the workers' stack samples show that wait"),
-        )
-        if waits
-        else None,
-        TuneReason("samples wait for something that the workers share", SUGGESTED, (gain, took))
-        if not full and not waits and slower > 1.5 and per_sample < 1.3
-        else None,
-        TuneReason(
-            "memory bandwidth, or processors that share a core",
-            SUGGESTED,
-            (gain, f"a sample needs {per_sample:.1f} times as much processor time"),
-        )
-        if per_sample > 1.3 and not full
-        else None,
-        TuneReason(
-            "the main process is busy receiving batches",
-            AGREES,
-            (gain, f"it uses {there.main_cpu:.0%} of a processor"),
-        )
-        if there.main_cpu > 0.85
-        else None,
-        TuneReason(
-            "all workers wait for a few slow samples",
-            AGREES,
-            (gain, f"{there.stalled:.0%} of the time was spent waiting for one of them; the slowest: {_named(there)}"),
-        )
-        if there.stalled > 0.2
-        else None,
-    ]
+    if full:
+        yield TuneReason(all_in_use(tune_result.processors), AGREES, (gain, f"{cores:.1f} in use"))
+    elif share > 0.3 and slower > 1.3:
+        shown = f"{share:.0%} of the workers' stack samples show that wait"
+        yield TuneReason(f"samples wait for {waits_for[kind]}", AGREES, (gain, took, shown))
+    elif slower > 1.5 and per_sample < 1.3:
+        yield TuneReason("samples wait for something that the workers share", SUGGESTED, (gain, took))
+    if per_sample > 1.3 and not full:
+        needs = f"a sample needs {per_sample:.1f} times as much processor time"
+        yield TuneReason("memory bandwidth, or processors that share a core", SUGGESTED, (gain, needs))
+    if there.main_cpu > 0.85:
+        uses = f"it uses {there.main_cpu:.0%} of a processor"
+        yield TuneReason("the main process is busy receiving batches", AGREES, (gain, uses))
+    if there.stalled > 0.2:
+        spent = f"{there.stalled:.0%} of the time was spent waiting for one of them; the slowest: {_named(there)}"
+        yield TuneReason("all workers wait for a few slow samples", AGREES, (gain, spent))
 
 
 def _notes(
@@ -270,10 +239,6 @@ def _notes(
         if bad is not None:
             notes.append(f"{setting}: {bad.outcome}, {bad.note}")
     return notes
-
-
-def _plain(setting: TuneSetting) -> bool:
-    return setting.prefetch == 2 and setting.threads == 1 and not setting.start
 
 
 def _ratio(one: float, other: float) -> float:

@@ -30,9 +30,6 @@ from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 RULE = Rule("UJ101", "cannot-pickle", symptom="start")
 
 
-NAMES = (CannotBeUnpickled,)
-
-
 def words(one: CannotBeUnpickled) -> Words:
     """Say that unpickling fails."""
     help_text = "make it work on an object without attributes: unpickling creates an empty object first"

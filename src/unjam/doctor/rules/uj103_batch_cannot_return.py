@@ -30,9 +30,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ103", "batch-cannot-return", symptom="frozen")
 
 
-NAMES = (BatchCannotBeUnpickled, BatchLost)
-
-
 def words(one: BatchCannotBeUnpickled | BatchLost) -> Words:
     """Say what could not be pickled or unpickled."""
     if isinstance(one, BatchLost):
@@ -63,7 +60,7 @@ def detect(case: Case) -> Finding | None:
         path,
         (
             unsent.reason,
-            *(("with workers: no batch arrived, and every process waited",) if waits else ()),
+            "with workers: no batch arrived, and every process waited" if waits else "",
             "without workers the same batch loads",
         ),
         AGREES,
@@ -79,13 +76,9 @@ def detect_live(scene: Scene) -> Finding | None:
         workers = [one for one in scene.workers(main) if not one.ended]
         idle = bool(workers) and all(one.activity.stage == "idle" and one.thread.steady for one in workers)
         quiet = main.silent is None or main.silent >= scenes.WORTH_NAMING
-        if (
-            main.activity.stage != "waits"
-            or not main.thread.steady
-            or not idle
-            or not quiet
-            or scenes.replacement_workers(workers)
-        ):
+        if main.activity.stage != "waits" or not main.thread.steady:
+            continue
+        if not idle or not quiet or scenes.replacement_workers(workers):
             continue
         if any(one.ended and one.parent == main.pid for one in scene.processes) or main.activity.loader == "process":
             continue

@@ -27,9 +27,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ104", "exception-cannot-return", symptom="frozen")
 
 
-NAMES = (ExceptionChangesType,)
-
-
 def words(one: ExceptionChangesType) -> Words:
     """Say which exception the program gets instead."""
     return Words(
@@ -54,7 +51,7 @@ def detect(case: Case) -> Finding | None:
         (
             *raised_words(first),
             first.crosses,
-            *(("with workers: every process waits; without: the exception is raised",) if hung else ()),
+            "with workers: every process waits; without: the exception is raised" if hung else "",
         ),
         basis_without_samples(case, [first.index]),
         f"fix {where}, and define {first.type_name} at module level so that its failures are shown",

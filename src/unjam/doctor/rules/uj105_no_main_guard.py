@@ -29,14 +29,9 @@ RULE = Rule("UJ105", "no-main-guard", symptom="start")
 def detect(case: Case) -> Finding | None:
     """Find a loop without a main guard under a start method that imports the main file."""
     loader, as_is = case.loader, case.as_is
-    if (
-        not loader.num_workers
-        or loader.start_method == "fork"
-        or case.reading.guarded
-        or case.process_facts.interactive
-    ):
+    if not loader.num_workers or loader.start_method == "fork":
         return None
-    if as_is is not None and as_is.fine:
+    if case.reading.guarded or case.process_facts.interactive or (as_is is not None and as_is.fine):
         return None
     stopped = as_is is not None and "bootstrapping phase" in as_is.output + (as_is.raised.trace if as_is.raised else "")
     return Finding(
@@ -45,7 +40,7 @@ def detect(case: Case) -> Finding | None:
         f"{loader.iterated_at}: no if __name__ == '__main__'",
         (
             f"the loop is at the top level of the file: {quoted(loader.iterated_at)}",
-            *(("the worker stopped in multiprocessing's bootstrapping phase",) if stopped else ()),
+            "the worker stopped in multiprocessing's bootstrapping phase" if stopped else "",
         ),
         basis_with_fork(as_is),
         f"move the code from {loader.made_at or loader.iterated_at} onwards into main(), and call it under the guard",

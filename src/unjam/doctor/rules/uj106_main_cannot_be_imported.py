@@ -41,7 +41,7 @@ def detect(case: Case) -> Finding | None:
         names[0],
         (
             f"{names[0]} belongs to __main__, which has no file",
-            *(("the workers could not find it in __main__",) if missed else ()),
+            "the workers could not find it in __main__" if missed else "",
         ),
         basis_with_fork(as_is),
         f"move {names[0]} into a .py file and import it, or pass multiprocessing_context='fork'",

@@ -28,22 +28,14 @@ RULE = Rule("UJ107", "changed-by-pickling", symptom="differs")
 def detect(case: Case) -> Finding | None:
     """Find samples that differ or fail under a start method that pickles, and not under fork."""
     loader, as_is, compared = case.loader, case.as_is, case.compared
-    if (
-        not loader.num_workers
-        or loader.start_method == "fork"
-        or as_is is None
-        or compared is None
-        or case.alone is None
-    ):
+    if not loader.num_workers or loader.start_method == "fork":
         return None
-    started = "bootstrapping phase" not in as_is.output
-    if (
-        any(crossing.reason or crossing.unpickle_error for crossing in case.arguments)
-        or case.process_facts.interactive
-        or not started
-    ):
+    if as_is is None or compared is None or case.alone is None:
         return None
-    other, failure = differing(case, case.compared), only_in_workers(case)
+    unsent = any(crossing.reason or crossing.unpickle_error for crossing in case.arguments)
+    if unsent or case.process_facts.interactive or "bootstrapping phase" in as_is.output:
+        return None
+    other, failure = differing(case, compared), only_in_workers(case)
     if not other and failure is None:
         return None
     forked = compared.plan.changed(start="fork")

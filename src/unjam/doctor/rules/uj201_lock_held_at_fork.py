@@ -18,7 +18,7 @@ Limits: a lock inside native code cannot be named (see UJ203).
 
 from __future__ import annotations
 
-from unjam.doctor.facts.case import Case, ThreadFacts
+from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import place_of
@@ -26,7 +26,6 @@ from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.trials import blocked_lock, describe_worker, stuck_processes
 from unjam.doctor.proof import AGREES, Toggle
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
-from unjam.units import duration
 
 RULE = Rule("UJ201", "lock-held-at-fork", symptom="frozen")
 
@@ -47,13 +46,14 @@ def detect(case: Case) -> Finding | None:
             continue
         plan = base.plan.changed(release=(lock.path,)) if part else base.plan.changed(fresh=True)
         who = f"thread {holder.name!r}" if holder else "the program" if part else "a thread of the program"
+        place = place_of(holder.frames) if holder else None
         return Finding(
             RULE,
             f"the workers wait for {lock.path}, which {who} held when they were forked",
             lock.path,
             (
                 f"{describe_worker(stuck)} waits for a lock at {quoted(stuck.place)}",
-                *((f"{who} holds it{_at(holder)}",) if holder else ()),
+                f"{who} holds it" + (f", at {quoted(place)}" if place else "") if holder else "",
                 *line_evidence("the lock is created at", part.place if part else None),
             ),
             Toggle(base.plan, (plan,)) if part else AGREES,
@@ -68,11 +68,6 @@ def _help(lock: str, who: str) -> str:
         f"create {lock} in the worker (on first use, or in worker_init_fn) instead of sharing it with {who}; or pass "
         "multiprocessing_context='forkserver'"
     )
-
-
-def _at(holder: ThreadFacts | None) -> str:
-    place = place_of(holder.frames) if holder else None
-    return f", at {quoted(place)}" if place else ""
 
 
 def detect_live(scene: Scene) -> Finding | None:
@@ -94,14 +89,12 @@ def detect_live(scene: Scene) -> Finding | None:
             RULE,
             f"{blocked.who} waits for {name}, which {who} held when the worker was forked",
             name,
-            (
-                f"waits at {blocked.where}, for {duration(blocked.seconds)}",
+            blocked.evidence(
                 f"{who} holds it now, acquired at {quoted(holder.place)}"
                 if holder
                 else "this is the worker's first sample: it inherited the lock already locked"
                 + (f"; threads of the main process now: {threads}" if threads else ""),
                 "no thread of the worker holds it, and none of the main process's threads exists in the worker",
-                *scenes.consequence(scene, blocked),
             ),
             AGREES,
             _help(name, who),

@@ -27,12 +27,8 @@ from unjam.doctor.mechanisms.not_released import LockFileNotRemoved, NeverReleas
 from unjam.doctor.mechanisms.trials import blocked_lock, describe_worker, stuck_processes
 from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
-from unjam.units import duration
 
 RULE = Rule("UJ202", "lock-never-released", symptom="frozen")
-
-
-NAMES = (NeverReleased, LockFileNotRemoved)
 _RESOURCES = {"transaction": "a transaction of {}", "file": "the lock file {}"}
 
 
@@ -120,11 +116,7 @@ def detect_live(scene: Scene) -> Finding | None:
             RULE,
             f"{blocked.who} {title}",
             name,
-            (
-                f"waits at {blocked.where}, for {duration(blocked.seconds)}",
-                *evidence,
-                *scenes.consequence(scene, blocked),
-            ),
+            blocked.evidence(*evidence),
             confidence,
             _help(name),
             blocked.thread.place,

@@ -29,7 +29,7 @@ from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.trials import describe_worker, stuck_processes
 from unjam.doctor.proof import AGREES, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
-from unjam.units import count, duration
+from unjam.units import count
 
 RULE = Rule("UJ203", "native-threads-after-fork", symptom="frozen")
 _BINDINGS = ("torch_python", "libtorch_python", "_multiarray_umath", "_C.cpython")
@@ -57,7 +57,7 @@ def detect(case: Case) -> Finding | None:
             f"{library}, called at {stuck.place}",
             (
                 f"stuck at {quoted(stuck.place)}, in native code, {stuck.words}",
-                *((f"libraries on its stack: {', '.join(stuck.libraries[:4])}",) if stuck.libraries else ()),
+                f"libraries on its stack: {', '.join(stuck.libraries[:4])}" if stuck.libraries else "",
                 f"native threads (not started by Python) at the fork: {case.process_facts.native_threads}",
             ),
             Toggle(base.plan, plans),
@@ -84,12 +84,9 @@ def _limit_threads(init: str) -> str:
 def detect_live(scene: Scene) -> Finding | None:
     """Find a forked worker that waits for a lock inside a native library."""
     for blocked in scenes.blocked_processes(scene):
-        if (
-            not blocked.thread.native
-            or blocked.stuck.waits != "lock"
-            or not blocked.process.forked
-            or blocked.thread.waiting.target
-        ):
+        if not blocked.thread.native or not blocked.process.forked:
+            continue
+        if blocked.stuck.waits != "lock" or blocked.thread.waiting.target:
             continue
         libraries = [name for name in blocked.thread.libraries if not name.startswith(_BINDINGS)]
         if not libraries:
@@ -100,11 +97,9 @@ def detect_live(scene: Scene) -> Finding | None:
             RULE,
             f"{blocked.who} waits in native code ({library}), whose threads were lost at the fork",
             f"{library}, called at {blocked.thread.place}",
-            (
-                f"waits at {blocked.where}, for {duration(blocked.seconds)}",
+            blocked.evidence(
                 f"libraries on its stack: {', '.join(blocked.thread.libraries[:4])}",
                 f"the worker was forked and has {threads}; the pool that it waits for belongs to the main process",
-                *scenes.consequence(scene, blocked),
             ),
             AGREES,
             _limit_threads("worker_init_fn"),

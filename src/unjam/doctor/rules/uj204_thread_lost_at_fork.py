@@ -25,7 +25,6 @@ from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.trials import describe_worker, stuck_processes, waits_for
 from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
-from unjam.units import duration
 
 RULE = Rule("UJ204", "thread-lost-at-fork", symptom="frozen")
 _KINDS = ("executor", "loop", "thread", "queue", "future", "event", "condition")
@@ -91,11 +90,7 @@ def detect_live(scene: Scene) -> Finding | None:
             RULE,
             f"{blocked.who} waits for {name}, which another thread would serve; the worker has no other thread",
             name,
-            (
-                f"waits at {blocked.where}, for {duration(blocked.seconds)}",
-                f"threads of the main process: {', '.join(map(repr, threads[:4]))}; in the worker: none",
-                *scenes.consequence(scene, blocked),
-            ),
+            blocked.evidence(f"threads of the main process: {', '.join(map(repr, threads[:4]))}; in the worker: none"),
             AGREES,
             f"create {name} and its thread in the worker: on first use, or in worker_init_fn",
             blocked.thread.place,

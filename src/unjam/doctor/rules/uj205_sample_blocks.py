@@ -35,9 +35,6 @@ _OTHER_RULES = ("queue", "event", "barrier", "condition", "future", "executor", 
 _OUTSIDE = ("socket", "pipe", "file", "child", "sleep", "disk")
 
 
-NAMES = (OneConnectionAtATime,)
-
-
 def words(one: OneConnectionAtATime) -> Words:
     """Say which connection is served, and which process waits."""
     return Words(
@@ -113,11 +110,9 @@ def detect_live(scene: Scene) -> Finding | None:
             RULE,
             f"{blocked.who} waits for {words}",
             f"{describe_worker(blocked.stuck)} at {where}",
-            (
-                f"waits at {blocked.where}, for {duration(blocked.seconds)}",
+            blocked.evidence(
                 *evidence,
-                *(("the call has no timeout",) if blocked.thread.waiting.limit is None else ()),
-                *scenes.consequence(scene, blocked),
+                "the call has no timeout" if blocked.thread.waiting.limit is None else "",
             ),
             AGREES if on_file and blocked.thread.peers else blocked.sure,
             f"give the call at {where} a timeout"

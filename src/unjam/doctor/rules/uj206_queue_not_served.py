@@ -26,12 +26,8 @@ from unjam.doctor.mechanisms.trials import describe_worker, stuck_processes, wai
 from unjam.doctor.mechanisms.waits import PoolWaitsForItself, ProducerNeverEnds
 from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
-from unjam.units import duration
 
 RULE = Rule("UJ206", "queue-not-served", symptom="frozen")
-
-
-NAMES = (PoolWaitsForItself, ProducerNeverEnds)
 
 
 def words(one: PoolWaitsForItself | ProducerNeverEnds) -> Words:
@@ -76,7 +72,7 @@ def detect(case: Case) -> Finding | None:
             f"waits at {quoted(stuck.place)}",
             f"{sync.path} is a {sync.type_name}, {state}",
             *line_evidence("created at", part.place if part else None),
-            *(("the same with workers and without",) if both and case.loader.num_workers else ()),
+            "the same with workers and without" if both and case.loader.num_workers else "",
         ),
         AGREES,
         f"give the call at {stuck.place} a timeout, and return results through the sample instead of {sync.path}",
@@ -110,15 +106,11 @@ def detect_live(scene: Scene) -> Finding | None:
             RULE,
             f"{blocked.who} waits for {name}, which {state}",
             name,
-            (
-                f"waits at {blocked.where}, for {duration(blocked.seconds)}",
-                *(
-                    ("it has finished its work and cannot exit until the items it put into a queue are read",)
-                    if drains
-                    else ()
-                ),
+            blocked.evidence(
+                "it has finished its work and cannot exit until the items it put into a queue are read"
+                if drains
+                else "",
                 *scenes.peer_words(blocked),
-                *scenes.consequence(scene, blocked),
             ),
             AGREES if blocked.seconds >= scenes.NO_ACCIDENT or between or drains else SUGGESTED,
             f"give the call at {blocked.thread.place} a timeout, and return results through the sample instead of {name}"

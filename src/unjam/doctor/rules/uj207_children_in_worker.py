@@ -42,7 +42,7 @@ def detect(case: Case) -> Finding | None:
         (
             f"{first.type_name}: {first.message}",
             *line_evidence("at", first.place),
-            *(("without workers the same sample loads",) if alone else ()),
+            "without workers the same sample loads" if alone else "",
         ),
         basis_without_workers(case),
         f"at {first.place}, use threads, num_workers=0 in an inner loader, or no pool: the outer loader already uses processes",

@@ -32,9 +32,6 @@ from unjam.units import count, duration
 RULE = Rule("UJ208", "sample-computes-for-ever", symptom="frozen")
 
 
-NAMES = (InputTakenWhole,)
-
-
 def words(one: InputTakenWhole) -> Words:
     """Say which call consumes its whole input first."""
     return Words(
@@ -71,8 +68,8 @@ def detect(case: Case) -> Finding | None:
         f"sample {stuck.index} at {stuck.place}" if stuck.index else f"{stuck.place}",
         (
             f"busy for {duration(stuck.seconds)} at {quoted(stuck.place)}",
-            *((f"the other samples take {duration(usual)}",) if usual else ()),
-            *(("the same without workers",) if alone and case.loader.num_workers else ()),
+            f"the other samples take {duration(usual)}" if usual else "",
+            "the same without workers" if alone and case.loader.num_workers else "",
         ),
         AGREES if alone else SUGGESTED,
         f"put a limit on the loop at {stuck.place}, and look at sample {stuck.index or '?'}",

@@ -29,9 +29,6 @@ from unjam.units import duration
 RULE = Rule("UJ209", "frozen", symptom="frozen", fallback=True, yields_to=("died", "start"))
 
 
-NAMES = (FrozenProgram,)
-
-
 def words(one: FrozenProgram) -> Words:
     """Say where the program is stuck."""
     if one.computes:
@@ -93,12 +90,8 @@ def detect_live(scene: Scene) -> Finding | None:
         f"{blocked.thread.place or describe_worker(blocked.stuck)}",
         (
             f"it has not run for {duration(blocked.seconds)}",
-            *((f"at {blocked.where}",) if blocked.thread.place else ()),
-            *(
-                (f"libraries on its stack: {', '.join(blocked.thread.libraries[:4])}",)
-                if blocked.thread.libraries
-                else ()
-            ),
+            f"at {blocked.where}" if blocked.thread.place else "",
+            f"libraries on its stack: {', '.join(blocked.thread.libraries[:4])}" if blocked.thread.libraries else "",
             *scenes.peer_words(blocked),
             *scenes.consequence(scene, blocked),
         ),

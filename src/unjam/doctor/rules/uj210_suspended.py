@@ -45,7 +45,7 @@ def detect_live(scene: Scene) -> Finding | None:
         f"pid {first.pid}",
         (
             f"state {first.state}, for {duration(blocked.seconds)}" + (f", at {quoted(place)}" if place else ""),
-            *((f"also suspended: {', '.join(one.name for one in held[1:4])}",) if held[1:] else ()),
+            f"also suspended: {', '.join(one.name for one in held[1:4])}" if held[1:] else "",
             *scenes.consequence(scene, blocked),
         ),
         OBSERVED,

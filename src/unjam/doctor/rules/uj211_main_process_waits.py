@@ -32,9 +32,6 @@ from unjam.units import count, duration
 RULE = Rule("UJ211", "main-process-waits", symptom="frozen", live=True)
 
 
-NAMES = (ExitWaits, TerminationWithoutEffect)
-
-
 def words(one: ExitWaits | TerminationWithoutEffect) -> Words:
     """Say which child does not end."""
     if isinstance(one, TerminationWithoutEffect):
@@ -82,7 +79,7 @@ def detect_live(scene: Scene) -> Finding | None:
                     if blocked.stuck.waits == "child"
                     else ()
                 ),
-                *((f"{idle} of {count(len(workers), 'worker')} idle: the prefetch queue is full",) if workers else ()),
+                f"{idle} of {count(len(workers), 'worker')} idle: the prefetch queue is full" if workers else "",
             ),
             AGREES
             if blocked.seconds >= scenes.NO_ACCIDENT or blocked.stuck.waits in ("terminal", "lock", "pipe")

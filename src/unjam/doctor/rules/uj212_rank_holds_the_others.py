@@ -30,9 +30,6 @@ from unjam.units import count, duration
 RULE = Rule("UJ212", "rank-holds-the-others", symptom="ranks", live=True)
 
 
-NAMES = (RankSkippedSteps,)
-
-
 def words(one: RankSkippedSteps) -> Words:
     """Say which rank skipped steps."""
     return Words(
@@ -67,11 +64,7 @@ def detect_live(scene: Scene) -> Finding | None:
         (
             f"{holder.name} {_activity(holder)} at {quoted(holder.thread.place)}",
             *(f"{one.name} waits at {quoted(one.thread.place)}" for one in waiting[:4]),
-            *(
-                (f"also missing there: {', '.join(one.name for one in missing if one is not holder)}",)
-                if missing[1:]
-                else ()
-            ),
+            f"also missing there: {', '.join(one.name for one in missing if one is not holder)}" if missing[1:] else "",
         ),
         AGREES if not makes_progress else SUGGESTED,
         f"look at what {holder.name} does; the other ranks are only waiting for it",

@@ -21,7 +21,6 @@ from unjam.doctor.mechanisms.ended_peers import PeerEnded
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ213", "answerer-ended", symptom="frozen")
-NAMES = (PeerEnded,)
 
 
 def words(one: PeerEnded) -> Words:

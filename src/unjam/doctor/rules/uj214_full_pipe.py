@@ -22,7 +22,6 @@ from unjam.doctor.mechanisms.waits import FullPipe, InputNeverEnds
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ214", "full-pipe", symptom="frozen")
-NAMES = (FullPipe, InputNeverEnds)
 
 
 def words(one: FullPipe | InputNeverEnds) -> Words:

@@ -50,12 +50,10 @@ def detect(case: Case) -> Finding | None:
         f"memory runs out: {count(case.loader.num_workers, 'worker')} of up to {size(peak)} each, {size(memory)} free",
         where or f"num_workers={case.loader.num_workers}",
         (
-            *((f"the system's out-of-memory killer ended a worker ({killed[0].signal})",) if killed else ()),
-            *(
-                (f"the doctor stopped the trial after {count(len(trial.samples), 'sample')}, before the system had to",)
-                if trial.outcome == "memory"
-                else ()
-            ),
+            f"the system's out-of-memory killer ended a worker ({killed[0].signal})" if killed else "",
+            f"the doctor stopped the trial after {count(len(trial.samples), 'sample')}, before the system had to"
+            if trial.outcome == "memory"
+            else "",
             *(f"{b.type_name} in sample {b.index}: {b.message[:120]}" for b in errors[:1]),
             f"largest worker: {size(peak)}; free memory at the start: {size(memory)}",
         ),

@@ -46,13 +46,11 @@ def detect(case: Case) -> Finding | None:
         f"{where} at {end.place}" if end.place else where,
         (
             *line_evidence("innermost line of the program:", end.place),
-            *((f"innermost Python call: {innermost.function} in {innermost.file}",) if innermost else ()),
-            *(("the same without workers: the sample is the cause, not the workers",) if alone else ()),
-            *(
-                ("without workers the same samples load: the crash happens only after fork",)
-                if not alone and case.alone and case.alone.fine
-                else ()
-            ),
+            f"innermost Python call: {innermost.function} in {innermost.file}" if innermost else "",
+            "the same without workers: the sample is the cause, not the workers" if alone else "",
+            "without workers the same samples load: the crash happens only after fork"
+            if not alone and case.alone and case.alone.fine
+            else "",
         ),
         basis_without_samples(case, (one.index for _, one in crashed)),
         f"check what {where} reads at {end.place}, and the version of the library that it calls there",

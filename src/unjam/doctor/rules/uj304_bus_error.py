@@ -27,9 +27,6 @@ from unjam.units import size
 RULE = Rule("UJ304", "bus-error", symptom="died")
 
 
-NAMES = (MappedFileShrunk,)
-
-
 def words(one: MappedFileShrunk) -> Words:
     """Say which file became shorter."""
     harm = "; a process that accessed the missing part was ended by SIGBUS" if one.died else ""
@@ -59,9 +56,9 @@ def detect(case: Case) -> Finding | None:
         f"{where} at {end.place}" if end.place else where,
         (
             *line_evidence("innermost line of the program:", end.place),
-            *((f"mapped from files: {', '.join(mapped[:3])}",) if mapped else ()),
+            f"mapped from files: {', '.join(mapped[:3])}" if mapped else "",
             f"/dev/shm had {size(case.process_facts.shm_free or 0)} free",
-            *(("the same without workers: the file is the cause, not /dev/shm",) if alone else ()),
+            "the same without workers: the file is the cause, not /dev/shm" if alone else "",
         ),
         basis_without_samples(case, (one.index for _, one in crashed)),
         f"check whether the file behind {end.place or 'the mapping'} became shorter after it was mapped",

@@ -64,17 +64,10 @@ def detect_live(scene: Scene) -> Finding | None:
         workers = scene.workers(main)
         dead = [one for one in scene.processes if one.ended and one.parent == main.pid]
         replacements = scenes.replacement_workers(workers)
-        lost = (
-            main.activity.stage in ("waits", "stopping")
-            and workers
-            and all(one.activity.stage == "idle" for one in workers if not one.ended)
-        )
-        if (
-            not (dead or (replacements and lost))
-            or main.activity.stage not in ("waits", "stopping")
-            or main.thread.computes
-            or not main.thread.steady
-        ):
+        idle = all(one.activity.stage == "idle" for one in workers if not one.ended)
+        if main.activity.stage not in ("waits", "stopping") or not (dead or (replacements and idle)):
+            continue
+        if main.thread.computes or not main.thread.steady:
             continue
         who = ", ".join(one.name for one in dead) or f"the worker before pid {replacements[0].pid}"
         return Finding(
@@ -83,7 +76,7 @@ def detect_live(scene: Scene) -> Finding | None:
             who,
             (
                 f"waits at {quoted(main.thread.place)}",
-                *((f"{count(len(dead), 'zombie process', 'zombie processes')}, not reaped",) if dead else ()),
+                f"{count(len(dead), 'zombie process', 'zombie processes')}, not reaped" if dead else "",
                 *(
                     (
                         f"pid {replacements[0].pid} is younger than the others by "
@@ -93,7 +86,7 @@ def detect_live(scene: Scene) -> Finding | None:
                     if replacements
                     else ()
                 ),
-                *((f"out-of-memory kills on this machine so far: {scene.kills}",) if scene.kills else ()),
+                f"out-of-memory kills on this machine so far: {scene.kills}" if scene.kills else "",
                 *scenes.silence_words(main),
             ),
             AGREES,

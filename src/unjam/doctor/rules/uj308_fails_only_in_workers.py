@@ -59,11 +59,9 @@ def detect(case: Case) -> Finding | None:
         (
             *raised_words(bad),
             f"without workers: {len(alone.samples)} samples, none failed",
-            *(
-                ("also fails in a fork without workers: the process matters, not the workers",)
-                if in_place and case.alone and case.alone.bad
-                else ()
-            ),
+            "also fails in a fork without workers: the process matters, not the workers"
+            if in_place and case.alone and case.alone.bad
+            else "",
         ),
         Toggle(case.as_is.plan, (alone.plan,)) if case.as_is is not None else AGREES,
         f"look at what {bad.place or case.loader.dataset} uses that only the program's own process has",

@@ -46,7 +46,7 @@ def detect(case: Case) -> Finding | None:
         (
             *raised_words(raised),
             f"{failed[0].plan}: after {len(failed[0].samples)} samples",
-            *(("also without workers",) if both and case.loader.num_workers else ()),
+            "also without workers" if both and case.loader.num_workers else "",
         ),
         OBSERVED,
         f"look at {raised.place or 'the sampler and the loader options'}",

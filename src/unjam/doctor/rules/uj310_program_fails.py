@@ -60,11 +60,10 @@ _WORDS = {
 }  # fmt: skip
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Report the exception that ended the program, if loading raised it."""
-    del cases
     if watched.outcome not in ("failed", "frozen"):
-        return []
+        return None
     loading = [one for one in watched.failures if one.stage != "end"]
     end = next((one for one in watched.failures if one.stage == "end"), None)
     # an exception that the program caught did not end it
@@ -78,32 +77,30 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     where = _WORDS.get(first.stage, first.stage)
     sample = f" (sample {first.index})" if first.index else ""
     epoch = f", in epoch {first.epoch + 1}" if first.epoch > 0 else ""
-    return [
-        Finding(
-            KNOWN if hint.words else RULE,
-            f"{where}{sample} raises {words[:160]}{epoch}",
-            hint.culprit
-            or (f"sample {first.index} at {first.place}" if first.index and first.place else str(first.place or where)),
-            (
-                words[:300],
-                *line_evidence("raised at", first.place),
-                *((f"in {loader.name}",) if loader is not None else ()),
-                *((hint.words,) if hint.words else ()),
-            ),
-            AGREES if hint.words else OBSERVED,
-            hint.help,
-            hint.place or first.place or (loader.place if loader else None),
-        )
-    ]
+    return Finding(
+        KNOWN if hint.words else RULE,
+        f"{where}{sample} raises {words[:160]}{epoch}",
+        hint.culprit
+        or (f"sample {first.index} at {first.place}" if first.index and first.place else str(first.place or where)),
+        (
+            words[:300],
+            *line_evidence("raised at", first.place),
+            f"in {loader.name}" if loader is not None else "",
+            hint.words,
+        ),
+        AGREES if hint.words else OBSERVED,
+        hint.help,
+        hint.place or first.place or (loader.place if loader else None),
+    )
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
-def _worker_ended(watched: ProgramFacts, end: WatchedFailure | None) -> list[Finding]:
+def _worker_ended(watched: ProgramFacts, end: WatchedFailure | None) -> Finding | None:
     """Report a worker that ended with an exception outside of any sample, from what the program printed."""
     if end is None or "DataLoader worker" not in end.message:
-        return []
+        return None
     blocks = re.split(r"^Process \S+:$", watched.output, flags=re.MULTILINE)[1:]
     for block in blocks:
         frames = [
@@ -115,24 +112,22 @@ def _worker_ended(watched: ProgramFacts, end: WatchedFailure | None) -> list[Fin
             continue
         place, name = users[-1]
         timers = next(iter(attribute_calls(place.file, ("alarm", "setitimer"))), None)
-        return [
-            Finding(
-                KNOWN,
-                f"a worker ended between samples: {name} raised {raised[0][:160]}",
-                name,
-                (
-                    raised[0][:300],
-                    f"raised at {quoted(place)}",
-                    *((f"a timer set at {quoted(timers)} fires after the sample has finished",) if timers else ()),
-                ),
-                AGREES,
-                "cancel the timer when the sample has finished: signal.alarm(0), signal.setitimer(signal.ITIMER_REAL, 0)"
-                if timers
-                else f"look at {quoted(place)}",
-                timers or place,
-            )
-        ]
-    return []
+        return Finding(
+            KNOWN,
+            f"a worker ended between samples: {name} raised {raised[0][:160]}",
+            name,
+            (
+                raised[0][:300],
+                f"raised at {quoted(place)}",
+                f"a timer set at {quoted(timers)} fires after the sample has finished" if timers else "",
+            ),
+            AGREES,
+            "cancel the timer when the sample has finished: signal.alarm(0), signal.setitimer(signal.ITIMER_REAL, 0)"
+            if timers
+            else f"look at {quoted(place)}",
+            timers or place,
+        )
+    return None
 
 
 def _hint(watched: ProgramFacts, failure: WatchedFailure, loader: WatchedLoader | None) -> _Hint:
@@ -173,24 +168,18 @@ def _missing_file(watched: ProgramFacts, failure: WatchedFailure, loader: Watche
     path = _path_in(failure.message)
     folders = [epoch.folder for epoch in (loader.epochs if loader is not None else []) if epoch.folder]
     here = folders[-1] if folders else os.getcwd()
-    folder_changes = [
-        operation for operation in watched.file_operations if operation.kind == "entered" and operation.at <= failure.at
-    ]
     full = os.path.abspath(os.path.join(here, path))
-    before = [operation for operation in watched.file_operations if operation.at <= failure.at]
-    removals = [
-        operation for operation in before if operation.kind in ("removed", "moved") and _covers(operation.path, full)
-    ]
-    if removals and removals[-1].place is None:
-        files = [
-            *(loader.description.files if loader is not None else ()),
-            *((failure.place.file,) if failure.place else ()),
-        ]
+    before = [one for one in reversed(watched.file_operations) if one.at <= failure.at]
+    entered = next((one for one in before if one.kind == "entered"), None)
+    gone = next((one for one in before if one.kind in ("removed", "moved") and _covers(one.path, full)), None)
+    if gone is not None and gone.place is None:
+        files = list(loader.description.files) if loader is not None else []
+        files += [failure.place.file] if failure.place else []
         registered = next(
             (at for file in files for at in attribute_calls(file, ("register",)) if "atexit" in quoted(at)), None
         )
         return _Hint(
-            f"{removals[-1].path} was removed by a process when it exited (atexit)"
+            f"{gone.path} was removed by a process when it exited (atexit)"
             + (
                 f": registered at {quoted(registered)}, which also runs in a worker that imports the module"
                 if registered
@@ -198,27 +187,22 @@ def _missing_file(watched: ProgramFacts, failure: WatchedFailure, loader: Watche
             ),
             'register it only in the main process: under `if __name__ == "__main__"`, or where the folder is created',
             registered,
-            f"{line_of(registered)} at {registered}" if registered else os.path.basename(removals[-1].path),
+            f"{line_of(registered)} at {registered}" if registered else os.path.basename(gone.path),
         )
-    if removals and removals[-1].pid != failure.pid and removals[-1].worker >= 0:
+    if gone is not None:
+        words = f"{gone.path} was {gone.kind} at {quoted(gone.place)}"
+        remedy = "keep the data until the last epoch has finished, and remove only what this line is meant to remove"
+        if gone.pid != failure.pid and gone.worker >= 0:
+            words = (
+                f"worker {gone.worker} removed it at {quoted(gone.place)}, while worker {failure.worker} still uses it"
+            )
+            remedy = "give each worker its own folder, or let one process decide what is removed"
+        return _Hint(words, remedy, gone.place, os.path.basename(gone.path))
+    if entered is not None and not os.path.isabs(path):
         return _Hint(
-            f"worker {removals[-1].worker} removed it at {quoted(removals[-1].place)}, while worker {failure.worker} still uses it",
-            "give each worker its own folder, or let one process decide what is removed",
-            removals[-1].place,
-            os.path.basename(removals[-1].path),
-        )
-    if removals:
-        return _Hint(
-            f"{removals[-1].path} was {removals[-1].kind} at {quoted(removals[-1].place)}",
-            "keep the data until the last epoch has finished, and remove only what this line is meant to remove",
-            removals[-1].place,
-            os.path.basename(removals[-1].path),
-        )
-    if folder_changes and not os.path.isabs(path):
-        return _Hint(
-            f"the path is relative, and the program changed its working directory at {quoted(folder_changes[-1].place)}",
+            f"the path is relative, and the program changed its working directory at {quoted(entered.place)}",
             "make the paths absolute (os.path.abspath, Path.resolve) before the working directory changes",
-            folder_changes[-1].place,
+            entered.place,
             "os.chdir",
         )
     if "multiprocessing/shared_memory.py" in failure.trace:

@@ -59,7 +59,7 @@ def detect(case: Case) -> Finding | None:
         f"/dev/shm ({size(free)} free) with num_workers={loader.num_workers}, prefetch_factor={loader.prefetch_factor}",
         (
             f"one batch: {size(batch)}; prefetched: {loader.prefetch_factor} × {loader.num_workers} workers, and one in use",
-            *((f"{failed.plan}: {ending_words(failed)}",) if failed else ()),
+            f"{failed.plan}: {ending_words(failed)}" if failed else "",
         ),
         Toggle(failed.plan if failed else idle, (small,), ground=AGREES if failed else SUGGESTED),
         (f"use num_workers={most[0]}, prefetch_factor={most[1]}, or " if most else "even one worker does not fit: ")

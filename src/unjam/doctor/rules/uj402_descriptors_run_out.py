@@ -49,7 +49,7 @@ def _files_kept_open(case: Case) -> Finding | None:
         (
             f"sample {first.index}: {first.type_name}: {first.message[:120]}",
             *line_evidence("raised at", first.place),
-            *((f"{name} grows with every sample",) if grown else ()),
+            f"{name} grows with every sample" if grown else "",
             f"ulimit -n is {case.process_facts.descriptors:,}",
         ),
         AGREES,

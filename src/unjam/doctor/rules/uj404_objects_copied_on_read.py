@@ -41,7 +41,8 @@ def detect(case: Case) -> Finding | None:
     if container is None or not case.forked or as_is is None:
         return None
     left = container.state.why_not_shared
-    if case.loader.driver == "unjam" and not left and _version(case.process_facts.python) >= (3, 12):
+    version = tuple(map(int, case.process_facts.python.split(".")[:2]))
+    if case.loader.driver == "unjam" and not left and version >= (3, 12):
         return None  # unjam's workers read it without copying it
     each = growth(as_is)
     workers = case.loader.num_workers
@@ -73,21 +74,14 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
-
-
 def _kind(container: Part) -> str:
     return "SharedDict" if container.type_name == "dict" else "SharedList"
 
 
 def _target(container: Part) -> str:
     """Return the program's own name for the container, or its path if the line shows none."""
-    return (
-        line_of(container.place).partition(" = ")[0].strip() or container.path
-        if " = " in line_of(container.place)
-        else container.path
-    )
+    name, equals, _ = line_of(container.place).partition(" = ")
+    return (equals and name.strip()) or container.path
 
 
 def _diff(container: Part) -> str:

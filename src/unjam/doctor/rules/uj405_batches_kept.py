@@ -55,7 +55,7 @@ def detect(case: Case) -> Finding | None:
         (
             f"batches are kept at {quoted(place)}",
             f"an epoch has {per_epoch:,} batches of {size(max(b.storage for b in as_is.batches))}",
-            *((f"{trial.plan}: {ending_words(trial)}",) if failed and trial is not None else ()),
+            f"{trial.plan}: {ending_words(trial)}" if failed and trial is not None else "",
         ),
         Toggle(plan, (as_is.plan,)),
         f"keep only a copy of what you need: {name}.append(batch.clone()), or numbers",

@@ -42,10 +42,10 @@ def detect(case: Case) -> Finding | None:
         part.path if part else large.name,
         (
             f"the pickle of {large.name} has {size(large.nbytes)}",
-            *((f"most of it is {part.path} ({size(part.state.nbytes)})",) if part else ()),
+            f"most of it is {part.path} ({size(part.state.nbytes)})" if part else "",
             *line_evidence("set at", part.place if part else None),
-            *((f"time to the first batch: {duration(wait)}",) if wait else ()),
-            *(() if loader.persistent_workers else ("repeated in every epoch",)),
+            f"time to the first batch: {duration(wait)}" if wait else "",
+            "" if loader.persistent_workers else "repeated in every epoch",
         ),
         OBSERVED,
         f"call unjam.share(dataset) before the loader is created: {part.path if part else 'the data'} is then sent as a reference to one copy "

@@ -40,7 +40,7 @@ def detect(case: Case) -> Finding | None:
         whole.path if whole else maker,
         (
             f"batch {worst.number}: {size(worst.nbytes)} of tensors in storages of {size(worst.storage)}",
-            *((f"{whole.path} has {size(whole.state.nbytes)}",) if whole else ()),
+            f"{whole.path} has {size(whole.state.nbytes)}" if whole else "",
         ),
         OBSERVED,
         f"return a copy from {maker}: .clone() the view",

@@ -64,13 +64,9 @@ def detect(case: Case) -> Finding | None:
         name,
         (
             f"without workers {loaded:,} samples added {count(kept[name][0], 'item')} of about {size(kept[name][1])} to {name}",
-            *(
-                ("the items are exceptions: each keeps its traceback, and so the variables of every frame",)
-                if traced
-                else ()
-            ),
+            "the items are exceptions: each keeps its traceback, and so the variables of every frame" if traced else "",
             f"per epoch: about {size(epoch)} in each of {workers} workers, {size(epoch * workers)} in all",
-            *((f"size of a sample: {size(per_sample)}",) if per_sample else ()),
+            f"size of a sample: {size(per_sample)}" if per_sample else "",
             *line_evidence("at", place),
         ),
         AGREES if each > 1000 else SUGGESTED,
@@ -82,7 +78,7 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find an lru_cache without a limit that grows in each epoch of persistent workers."""
     for loader in watched.loaders:
         for worker in range(max(1, loader.workers)):
@@ -95,18 +91,16 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                 name = path.partition(" ")[0]
                 home = dataset_place(cases, loader)
                 place = function_line(home.file, name) if home is not None else None
-                return [
-                    Finding(
-                        RULE,
-                        f"{name} keeps every result: its lru_cache has no limit and grows in each epoch of {loader.name}",
-                        name,
-                        (f"entries at the start of each epoch, in one worker: {', '.join(map(str, numbers[:6]))}",),
-                        AGREES,
-                        f"give the lru_cache of {name} a maxsize, or cache only results that are used again",
-                        place or home or loader.made,
-                    )
-                ]
-    return []
+                return Finding(
+                    RULE,
+                    f"{name} keeps every result: its lru_cache has no limit and grows in each epoch of {loader.name}",
+                    name,
+                    (f"entries at the start of each epoch, in one worker: {', '.join(map(str, numbers[:6]))}",),
+                    AGREES,
+                    f"give the lru_cache of {name} a maxsize, or cache only results that are used again",
+                    place or home or loader.made,
+                )
+    return None
 
 
 def _always_grows(numbers: list[int]) -> bool:

@@ -39,7 +39,7 @@ def detect(case: Case) -> Finding | None:
         f"TMPDIR={path}",
         (
             f"limit: {LONGEST} characters; used: {len(path)}",
-            *(("the workers report: AF_UNIX path too long",) if reported else ()),
+            "the workers report: AF_UNIX path too long" if reported else "",
             f"with workers: {as_is.outcome}; without workers: no failure",
         ),
         AGREES if reported else SUGGESTED,

@@ -32,9 +32,6 @@ LEAST = {"files": 2, "children": 1, "threads": 1, "memory": 20_000_000}
 _WORDS = {"files": "open descriptors", "children": "child processes", "threads": "threads", "memory": "memory"}
 
 
-NAMES = (GrowingUse,)
-
-
 def words(one: GrowingUse) -> Words:
     """Say what grows, and what keeps it."""
     verb = "grows" if one.what == "memory" else "grow"
@@ -53,7 +50,7 @@ def words(one: GrowingUse) -> Words:
     )
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find what grew in every epoch of a loader."""
     for loaders in _by_line(trainers(watched) or watched.loaders):
         loader = loaders[-1]
@@ -66,8 +63,20 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                 continue
             case = case_of(cases, loader)
             kept = case.reading.kept_batches if case is not None else None
-            return [_finding(loader, name, values, kept)]
-    return []
+            shown = ", ".join(size(v) if name == "memory" else str(v) for v in values[:6])
+            return Finding(
+                RULE,
+                f"{_WORDS[name]} of the training process {'grows' if name == 'memory' else 'grow'} with each epoch: {shown}",
+                kept[1] if kept else f"the loop over {loader.name}",
+                (
+                    f"{_WORDS[name]} after each epoch of {loader.name}: {shown}",
+                    f"batches are kept in {kept[1]} at {kept[0]}" if kept else "",
+                ),
+                AGREES,
+                "create it once before the loop over epochs, or release it at the end of each epoch",
+                kept[0] if kept else loader.place or loader.made,
+            )
+    return None
 
 
 def _by_line(loaders: list[WatchedLoader]) -> list[list[WatchedLoader]]:
@@ -76,19 +85,3 @@ def _by_line(loaders: list[WatchedLoader]) -> list[list[WatchedLoader]]:
     for loader in loaders:
         found.setdefault((loader.pid, loader.made or loader.place), []).append(loader)
     return list(found.values())
-
-
-def _finding(loader: WatchedLoader, name: str, values: list[int], kept: Any) -> Finding:
-    shown = ", ".join(size(v) if name == "memory" else str(v) for v in values[:6])
-    return Finding(
-        RULE,
-        f"{_WORDS[name]} of the training process {'grows' if name == 'memory' else 'grow'} with each epoch: {shown}",
-        kept[1] if kept else f"the loop over {loader.name}",
-        (
-            f"{_WORDS[name]} after each epoch of {loader.name}: {shown}",
-            *((f"batches are kept in {kept[1]} at {kept[0]}",) if kept else ()),
-        ),
-        AGREES,
-        "create it once before the loop over epochs, or release it at the end of each epoch",
-        kept[0] if kept else loader.place or loader.made,
-    )

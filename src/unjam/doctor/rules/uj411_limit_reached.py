@@ -21,7 +21,6 @@ from unjam.doctor.mechanisms.limits import LimitReached, NoSpaceLeft
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ411", "limit-reached", symptom="raised")
-NAMES = (LimitReached, NoSpaceLeft)
 
 
 def words(one: LimitReached | NoSpaceLeft) -> Words:

@@ -26,17 +26,14 @@ from typing import Any
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, Part
-from unjam.doctor.facts.source import line_of, per_worker_change, quoted
+from unjam.doctor.facts.source import line_of, per_worker_change
 from unjam.doctor.mechanisms.shared_open_files import ITERATOR, SharedOpenFile, iterator_of
 from unjam.doctor.mechanisms.trials import basis_correct_with, differing, names, only_in_workers
 from unjam.doctor.proof import AGREES, SUGGESTED
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.units import count
 
 RULE = Rule("UJ501", "handle-shared-by-fork", symptom="differs")
-
-
-NAMES = (SharedOpenFile,)
 
 
 def words(one: SharedOpenFile) -> Words:
@@ -84,36 +81,23 @@ def detect(case: Case) -> Finding | None:
     # a single worker shares nothing else either, so the trials must show that samples use the connection
     kinds = {"socket"} if case.loader.driver == "unjam" else {"socket", "local socket"}
     is_used = not is_connection or any(kinds & one.waits.keys() for one in case.trials)
+    what = f"one connection, {name}" if is_connection else f"one open file, {name} ({target})"
+    harm = "each one's reads move the position for the others"
+    if shown:
+        harm = _harm(wrong, failure)
+    elif is_connection:
+        harm = f"{asked} of them wait for answers on it, and each can receive another worker's answer"
     return Finding(
         RULE,
-        (
-            "all workers share one connection, " + name
-            if is_connection
-            else f"all workers share one open file, {name} ({target})"
-        )
-        + (
-            f": {_harm(wrong, failure)}"
-            if shown
-            else f": {asked} of them wait for answers on it, and each can receive another worker's answer"
-            if is_connection
-            else ": each one's reads move the position for the others"
-        ),
+        f"all workers share {what}: {harm}",
         name,
         (
-            *((f"samples that differ from those without workers: {names(s.index for s in wrong)}",) if wrong else ()),
-            *(
-                (f"sample {failure.index} fails only in a worker: {failure.type_name}: {failure.message[:100]}",)
-                if failure
-                else ()
-            ),
-            *((f"the workers moved the position of descriptor {fd}, which they share",) if moved else ()),
-            *(
-                (f"opened at {quoted(opened or part.place)}",)
-                if part and part.place
-                else (f"opened at {quoted(opened)}",)
-                if opened
-                else ()
-            ),
+            f"samples that differ from those without workers: {names(s.index for s in wrong)}" if wrong else "",
+            f"sample {failure.index} fails only in a worker: {failure.type_name}: {failure.message[:100]}"
+            if failure
+            else "",
+            f"the workers moved the position of descriptor {fd}, which they share" if moved else "",
+            *line_evidence("opened at", opened or (part.place if part else None)),
         ),
         basis_correct_with(case, trial.plan, apart)
         if shown and is_used

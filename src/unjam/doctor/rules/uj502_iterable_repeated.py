@@ -27,8 +27,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ502", "iterable-repeated", symptom="lost")
 
-NAMES = (WorkerSharesOverlap,)
-
 
 def words(one: WorkerSharesOverlap) -> Words:
     """Say how many samples are repeated."""

@@ -55,7 +55,7 @@ def detect(case: Case) -> Finding | None:
             + ", ".join(
                 f"{w}: {sum(s.worker == w for s in trial.of_epoch(0))}" for w in range(case.loader.num_workers)
             ),
-            *((f"drop_last drops {dropped} more",) if dropped else ()),
+            f"drop_last drops {dropped} more" if dropped else "",
         ),
         OBSERVED,
         f"in {case.loader.dataset}.__iter__ use itertools.islice(items, info.id, None, info.num_workers), or give the last worker the remainder",

@@ -47,7 +47,7 @@ def detect(case: Case) -> Finding | None:
         (
             f"{name} is in the same state at the first sample of {len(workers)} workers, which draw from it",
             *line_evidence("created at", part.place if part else None),
-            *((f"also: {', '.join(other for other, _ in alike[1:])}",) if len(alike) > 1 else ()),
+            f"also: {', '.join(other for other, _ in alike[1:])}" if len(alike) > 1 else "",
         ),
         Toggle(trial.plan, (plan,), lambda _, other: name not in dict(repeated(other)), OBSERVED)
         if own or init

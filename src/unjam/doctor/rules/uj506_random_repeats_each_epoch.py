@@ -58,7 +58,7 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find samples that draw random numbers and are the same in two training epochs."""
     for loader in trainers(watched):
         for before, after in itertools.pairwise(loader.epochs):
@@ -73,21 +73,19 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             case = case_of(cases, loader)
             recorded = seeded_between(watched, loader)
             seeds = [recorded.place] if recorded else _seeds(loader, case, again=before.seed == after.seed)
-            return [
-                Finding(
-                    RULE,
-                    f"every epoch of {loader.name} draws the same random numbers: sample {same[0].index} never changes",
-                    drawn[0],
-                    (
-                        f"{len(same)} of {len(both)} samples that draw from {', '.join(drawn)} are the same in two epochs",
-                        *((f"seeded at {quoted(seeds[0])}",) if seeds else ()),
-                    ),
-                    OBSERVED,
-                    "seed once, before the first epoch; a seed derived from the index must also include the epoch",
-                    seeds[0] if seeds else loader.place or loader.made,
-                )
-            ]
-    return []
+            return Finding(
+                RULE,
+                f"every epoch of {loader.name} draws the same random numbers: sample {same[0].index} never changes",
+                drawn[0],
+                (
+                    f"{len(same)} of {len(both)} samples that draw from {', '.join(drawn)} are the same in two epochs",
+                    f"seeded at {quoted(seeds[0])}" if seeds else "",
+                ),
+                OBSERVED,
+                "seed once, before the first epoch; a seed derived from the index must also include the epoch",
+                seeds[0] if seeds else loader.place or loader.made,
+            )
+    return None
 
 
 def _seeds(loader: WatchedLoader, case: Case | None, *, again: bool) -> list[Place]:

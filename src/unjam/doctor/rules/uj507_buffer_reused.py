@@ -40,7 +40,7 @@ def detect(case: Case) -> Finding | None:
         alias or case.loader.dataset,
         (
             f"changed when the next sample was loaded: {names(s.index for s in changed)}",
-            *((f"they are stored in {alias}",) if alias else ()),
+            f"they are stored in {alias}" if alias else "",
             *line_evidence("dataset:", place),
         ),
         OBSERVED,
@@ -64,8 +64,8 @@ def _batches(case: Case) -> Finding | None:
         alias or case.loader.collate,
         (
             "the content of a batch was compared before and after the next one was made",
-            *((f"it is stored in {alias}",) if alias else ()),
-            *((f"set at {quoted(place)}",) if part is not None and part.place else ()),
+            f"it is stored in {alias}" if alias else "",
+            f"set at {quoted(place)}" if part is not None and part.place else "",
         ),
         OBSERVED,
         f"return a copy of {name or 'the buffer'} (.clone()), or create it for each batch",

@@ -32,9 +32,6 @@ from unjam.units import count
 RULE = Rule("UJ508", "exception-swallowed", symptom="none")
 
 
-NAMES = (RetriesWithoutEnd,)
-
-
 def words(one: RetriesWithoutEnd) -> Words:
     """Say which exception is caught in an endless loop."""
     return Words(
@@ -58,11 +55,9 @@ def detect(case: Case) -> Finding | None:
             (
                 f"sample {hidden[0].index}: {error} at {Place(file, int(line))}",
                 f"caught at {quoted(place)}, which {done}",
-                *(
-                    (f"{count(sum(s.none for s in alone.samples), 'sample')} returned as None",)
-                    if any(s.none for s in alone.samples)
-                    else ()
-                ),
+                f"{count(sum(s.none for s in alone.samples), 'sample')} returned as None"
+                if any(s.none for s in alone.samples)
+                else "",
             ),
             OBSERVED,
             f"do not catch the exception at {place}; to skip and count bad samples, use unjam's on_error='skip', max_errors=0.01",

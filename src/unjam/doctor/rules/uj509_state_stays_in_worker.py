@@ -28,9 +28,6 @@ from unjam.units import count
 RULE = Rule("UJ509", "state-stays-in-worker")
 
 
-NAMES = (FilledWhileLoading,)
-
-
 def words(one: FilledWhileLoading) -> Words:
     """Say that samples depend on a container that each worker fills separately."""
     return Words(
@@ -61,7 +58,7 @@ def detect(case: Case) -> Finding | None:
         (
             f"read at {quoted(place)}",
             f"after an epoch without workers dataset.{name} has changed; with {case.loader.num_workers} workers it has not",
-            *((f"also: {', '.join(lost[1:4])}",) if lost[1:] else ()),
+            f"also: {', '.join(lost[1:4])}" if lost[1:] else "",
         ),
         OBSERVED,
         f"return what dataset.{name} collects with the sample, and collect it in the loop",

@@ -31,13 +31,8 @@ RULE = Rule("UJ510", "set-epoch-missing", Severity.WARNING)
 
 def detect(case: Case) -> Finding | None:
     """Find a sampler whose order depends on set_epoch, and a loop over epochs without the call."""
-    loader = case.loader
-    if (
-        case.watched_loader is not None
-        or not loader.order_repeats
-        or case.reading.set_epoch
-        or not case.reading.in_loop
-    ):
+    loader, reading = case.loader, case.reading
+    if case.watched_loader is not None or not loader.order_repeats or reading.set_epoch or not reading.in_loop:
         return None
     return _finding(
         loader.sampler,
@@ -47,9 +42,8 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find a training loader with the same order in two epochs, whose sampler has set_epoch."""
-    del cases
     for loader in trainers(watched):
         if loader.description.set_epoch and loader.description.random and _repeats(loader):
             files = {place.file for place in (loader.place, loader.made) if place is not None}
@@ -57,8 +51,8 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             why = f"the call at {quoted(called)} does not reach the sampler" if called else "no line calls it"
             shown = ", ".join(map(str, loader.complete_epochs[0].indices[:6]))
             order = f"{len(loader.complete_epochs)} epochs of {loader.name} begin with {shown}"
-            return [_finding(loader.description.sampler, order, why, called or loader.place or loader.made)]
-    return []
+            return _finding(loader.description.sampler, order, why, called or loader.place or loader.made)
+    return None
 
 
 def _finding(sampler: str, order: str, why: str, place: Place | None) -> Finding:

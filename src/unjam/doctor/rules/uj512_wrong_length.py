@@ -25,7 +25,6 @@ from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ512", "wrong-length", Severity.WARNING)
-NAMES = (CountedEarlier,)
 
 
 def words(one: CountedEarlier) -> Words:
@@ -57,34 +56,26 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Compare the number of batches of each whole epoch with len(loader)."""
-    del cases
     for loader in watched.loaders:
         # len(loader) also counts a batch that raised and that the program skipped
         raised = [one for one in watched.failures if one.stage == "next" and one.loader == loader.number]
-        wrong = next(
-            (
-                one
-                for one in loader.complete_epochs
-                if one.expected is not None and one.batches != one.expected and not raised
-            ),
-            None,
-        )
-        if wrong is None or (loader.iterable and loader.workers):
+        if raised or (loader.iterable and loader.workers):
             continue  # a stream with workers: each worker may have a short last batch
+        wrong = next((one for one in loader.complete_epochs if one.expected not in (None, one.batches)), None)
+        if wrong is None:
+            continue
         sampler, file = loader.description.sampler, loader.description.sampler_file
         own = loader.description.batch_sampler if not loader.iterable else ""
         culprit = f"{own or (sampler if not loader.iterable else loader.description.dataset)}.__len__"
-        return [
-            Finding(
-                RULE,
-                f"len(loader) is {wrong.expected:,}, and an epoch has {wrong.batches:,} batches ({loader.name})",
-                culprit,
-                (f"epoch {wrong.number + 1}: {wrong.batches:,} batches; len(loader) before it: {wrong.expected:,}",),
-                OBSERVED,
-                f"return the true number from {culprit}",
-                method_line(file, culprit.partition(".")[0], "__len__") or loader.made or loader.place,
-            )
-        ]
-    return []
+        return Finding(
+            RULE,
+            f"len(loader) is {wrong.expected:,}, and an epoch has {wrong.batches:,} batches ({loader.name})",
+            culprit,
+            (f"epoch {wrong.number + 1}: {wrong.batches:,} batches; len(loader) before it: {wrong.expected:,}",),
+            OBSERVED,
+            f"return the true number from {culprit}",
+            method_line(file, culprit.partition(".")[0], "__len__") or loader.made or loader.place,
+        )
+    return None

@@ -37,13 +37,9 @@ def detect(case: Case) -> Finding | None:
         f"{loader.dataset}.__iter__",
         (
             f"first epoch: {first:,} samples; second: none",
-            *(
-                (
-                    "forked workers start from a fresh copy each epoch: the problem appears with num_workers=0 or persistent workers",
-                )
-                if hides
-                else ()
-            ),
+            "forked workers start from a fresh copy each epoch: the problem appears with num_workers=0 or persistent workers"
+            if hides
+            else "",
         ),
         OBSERVED,
         f"create the iterator in {loader.dataset}.__iter__ instead of __init__",

@@ -39,7 +39,7 @@ def detect(case: Case) -> Finding | None:
         f"sample {names(s.index for s in wrong)} of {case.loader.dataset}",
         (
             f"workers that delivered them: {', '.join(str(w) for w in sorted({s.worker for s in wrong}))}",
-            *((f"{fresh_trial.plan}: every sample is correct",) if correct_when_fresh and fresh_trial else ()),
+            f"{fresh_trial.plan}: every sample is correct" if correct_when_fresh and fresh_trial else "",
         ),
         _same_without_workers(case, AGREES if correct_when_fresh or len(indices) > 1 else SUGGESTED),
         f"look at what {case.loader.dataset} reads besides the index: handles, globals, what the process inherited",

@@ -49,9 +49,6 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-NAMES = (SetAfterWorkersStart,)
-
-
 def words(one: SetAfterWorkersStart) -> Words:
     """Say that the value is set too late for the epoch."""
     return Words(
@@ -60,7 +57,7 @@ def words(one: SetAfterWorkersStart) -> Words:
     )
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find values that loading reads and that the program changed while its workers were running."""
     for loader in watched.loaders:
         if not loader.description.persistent or not loader.workers:
@@ -70,8 +67,24 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             stale = [path for path in changed if _is_read(loader, path) and _workers_keep(before, after, path)]
             if stale:
                 case = case_of(cases, loader)
-                return [_stale(loader, after, stale, case)]
-    return []
+                name = stale[0].rpartition(".")[2]
+                written = case.reading.writes.get(name) if case is not None else None
+                files = {place.file for place in (loader.place, loader.made, after.place) if place is not None}
+                place = written or next((at for file in sorted(files) for at in stored(file, name)), None)
+                return Finding(
+                    RULE,
+                    f"the program changes {stale[0]}, and persistent workers keep the value they were started with",
+                    stale[0],
+                    (
+                        f"{stale[0]} has another value in epoch {after.number + 1} of {loader.name}; its workers have the old one",
+                        *line_evidence("set at", place),
+                        "persistent_workers=True: workers receive their copies once",
+                    ),
+                    OBSERVED if after.worker_hashes else AGREES,
+                    f"persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",
+                    place or after.place or loader.made,
+                )
+    return None
 
 
 def _is_read(loader: WatchedLoader, path: str) -> bool:
@@ -85,23 +98,3 @@ def _workers_keep(before: WatchedEpoch, after: WatchedEpoch, path: str) -> bool:
     ]
     known = [(old, new) for old, new in pairs if old is not None and new is not None]
     return all(old == new for old, new in known)
-
-
-def _stale(loader: WatchedLoader, epoch: WatchedEpoch, stale: list[str], case: Case | None) -> Finding:
-    name = stale[0].rpartition(".")[2]
-    written = case.reading.writes.get(name) if case is not None else None
-    files = {place.file for place in (loader.place, loader.made, epoch.place) if place is not None}
-    place = written or next((at for file in sorted(files) for at in stored(file, name)), None)
-    return Finding(
-        RULE,
-        f"the program changes {stale[0]}, and persistent workers keep the value they were started with",
-        stale[0],
-        (
-            f"{stale[0]} has another value in epoch {epoch.number + 1} of {loader.name}; its workers have the old one",
-            *line_evidence("set at", place),
-            "persistent_workers=True: workers receive their copies once",
-        ),
-        OBSERVED if epoch.worker_hashes else AGREES,
-        f"persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",
-        place or epoch.place or loader.made,
-    )

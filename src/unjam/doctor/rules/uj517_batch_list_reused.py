@@ -40,13 +40,9 @@ def detect(case: Case) -> Finding | None:
         f"{_name(case)}.__iter__",
         (
             "the content of a batch changes when the next batches are drawn",
-            *(
-                (
-                    f"with workers {sum((now - usual).values())} samples are repeated and {sum((usual - now).values())} are missing",
-                )
-                if wrong and now and usual
-                else ()
-            ),
+            f"with workers {sum((now - usual).values())} samples are repeated and {sum((usual - now).values())} are missing"
+            if wrong and now and usual
+            else "",
         ),
         OBSERVED if wrong else AGREES,
         "yield list(batch) from the batch sampler",

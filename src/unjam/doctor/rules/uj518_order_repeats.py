@@ -27,38 +27,27 @@ from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.mechanisms.loaders import consecutive, draws_random_numbers, same_training, seeded_between, trainers
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.uj506_random_repeats_each_epoch import SEEDS
 
 RULE = Rule("UJ518", "order-repeats", Severity.WARNING, fallback=True, symptom="repeats")
 # the same rule, if the line that repeats the order is known
 KNOWN = replace(RULE, fallback=False)
 FEWEST = 6
-SEEDS = (
-    "manual_seed",
-    "seed",
-    "seed_everything",
-    "set_seed",
-    "manual_seed_all",
-    "Random",
-    "default_rng",
-    "RandomState",
-)
+MAKERS = (*SEEDS, "manual_seed_all", "Random", "default_rng", "RandomState")
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find a shuffled loader with the same order in two epochs, or loaders created for each epoch with the same order."""
-    cycled = [one for case in cases if (one := _cycled(case)) is not None]
-    if cycled:
-        return cycled[:1]
-    found = []
+    cycled = next((one for case in cases if (one := _cycled(case)) is not None), None)
+    if cycled is not None:
+        return cycled
     for loader in trainers(watched):
         if not loader.description.random or loader.description.set_epoch:
             continue
         same = [(a, b) for a, b in consecutive(loader) if a.order == b.order and _shuffled(a.indices)]
         if same:
-            found.append(_finding(watched, loader, len(same) + 1))
-    if not found:
-        found += _remade(watched)
-    return found[:1]
+            return _finding(watched, loader, len(same) + 1)
+    return _remade(watched)
 
 
 def _cycled(case: Case) -> Finding | None:
@@ -80,7 +69,7 @@ def _cycled(case: Case) -> Finding | None:
     )
 
 
-def _remade(watched: ProgramFacts) -> list[Finding]:
+def _remade(watched: ProgramFacts) -> Finding | None:
     """Find loaders that one line creates for each epoch, all with the same order."""
     by_line: dict[Any, list[WatchedLoader]] = {}
     for loader in trainers(watched):
@@ -94,8 +83,8 @@ def _remade(watched: ProgramFacts) -> list[Finding]:
             continue
         apart = all(a.epochs[-1].ended <= b.epochs[0].began for a, b in itertools.pairwise(loaders))
         if len(loaders) > 1 and apart and len(orders) == 1 and _shuffled(loaders[0].complete_epochs[0].indices):
-            return [_finding(watched, loaders[0], len(loaders))]
-    return []
+            return _finding(watched, loaders[0], len(loaders))
+    return None
 
 
 def _shuffled(indices: list[Any]) -> bool:
@@ -108,7 +97,7 @@ def _finding(watched: ProgramFacts, loader: WatchedLoader, passes: int) -> Findi
     file = loader.description.sampler_file
     at = loader.place or loader.made
     files = [file] if file else [place.file for place in (loader.place, loader.made) if place is not None]
-    seeds = [place for one in dict.fromkeys(files) for place in attribute_calls(one, SEEDS)]
+    seeds = [place for one in dict.fromkeys(files) for place in attribute_calls(one, MAKERS)]
     around = function_at(loader.place)
     recorded = seeded_between(watched, loader)
     seed = (
@@ -123,14 +112,10 @@ def _finding(watched: ProgramFacts, loader: WatchedLoader, passes: int) -> Findi
         f"{recorded.what} at {seed}" if recorded else f"{sampler} of {loader.name}",
         (
             f"the indices of every epoch begin with {', '.join(map(str, epoch.indices[:6]))}",
-            *(
-                (
-                    f"{recorded.what if recorded else 'a generator'} is seeded at {quoted(seed)}"
-                    + (", between two epochs" if recorded else ""),
-                )
-                if seed
-                else ()
-            ),
+            f"{recorded.what if recorded else 'a generator'} is seeded at {quoted(seed)}"
+            + (", between two epochs" if recorded else "")
+            if seed
+            else "",
         ),
         OBSERVED,
         (

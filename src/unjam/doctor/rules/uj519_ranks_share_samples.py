@@ -32,9 +32,8 @@ RULE = Rule("UJ519", "ranks-share-samples")
 MOST_SHARED = 0.3
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Compare what the ranks' training loaders drew in their first epoch."""
-    del cases
     training = {id(one) for one in trainers(watched)}
     for loaders in watched.siblings():
         if not all(id(one) in training for one in loaders):
@@ -42,11 +41,11 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         for one, other in itertools.pairwise(loaders):
             share, words = _shared(one, other)
             if share > MOST_SHARED:
-                return [_finding(watched, one, other, share, words)]
+                return _finding(watched, one, other, share, words)
     return _padded(watched)
 
 
-def _padded(watched: ProgramFacts) -> list[Finding]:
+def _padded(watched: ProgramFacts) -> Finding | None:
     """Find an evaluation whose sampler repeats samples on a second rank, so that all ranks have the same number."""
     for loaders in watched.siblings():
         first, length = loaders[0], loaders[0].description.length or 0
@@ -56,21 +55,19 @@ def _padded(watched: ProgramFacts) -> list[Finding]:
             continue
         if any(one.trains or any(epoch.grad for epoch in one.epochs) for one in loaders):
             continue
-        return [
-            Finding(
-                RULE,
-                f"DistributedSampler repeats {count(extra, 'sample')} of {first.name} on a second rank: gathered results contain them twice",
-                f"DistributedSampler of {first.name}",
-                (
-                    f"{length:,} samples over {count(len(loaders), 'rank')}: {drawn:,} are drawn, so that all ranks have the same number",
-                ),
-                SUGGESTED,
-                f"truncate the gathered results to {length:,} samples, or evaluate with shares of different lengths (range(rank, n, ranks))",
-                first.made or first.place,
-                severity=Severity.NOTE,
-            )
-        ]
-    return []
+        return Finding(
+            RULE,
+            f"DistributedSampler repeats {count(extra, 'sample')} of {first.name} on a second rank: gathered results contain them twice",
+            f"DistributedSampler of {first.name}",
+            (
+                f"{length:,} samples over {count(len(loaders), 'rank')}: {drawn:,} are drawn, so that all ranks have the same number",
+            ),
+            SUGGESTED,
+            f"truncate the gathered results to {length:,} samples, or evaluate with shares of different lengths (range(rank, n, ranks))",
+            first.made or first.place,
+            severity=Severity.NOTE,
+        )
+    return None
 
 
 def _shared(one: WatchedLoader, other: WatchedLoader) -> tuple[float, str]:

@@ -31,9 +31,6 @@ from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 RULE = Rule("UJ521", "split-overlaps", replaces=("UJ519",))
 
 
-NAMES = (RanksSplitDifferently, RanksOrderDifferently)
-
-
 def words(one: RanksSplitDifferently | RanksOrderDifferently) -> Words:
     """Say that the ranks have different splits, or different orders."""
     if isinstance(one, RanksOrderDifferently):
@@ -47,9 +44,8 @@ def words(one: RanksSplitDifferently | RanksOrderDifferently) -> Words:
     )
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Compare each evaluation loader with the training that preceded it."""
-    del cases
     for loader in evaluators(watched):
         before = [
             one for one in trainers(watched) if one.pid == loader.pid and one.epochs[0].began < loader.epochs[0].began
@@ -59,8 +55,8 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         train = max(before, key=lambda one: one.epochs[0].began)
         finding = _compared(train, loader, apart=_has_another(watched, train, loader))
         if finding is not None:
-            return [finding]
-    return []
+            return finding
+    return None
 
 
 def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Finding | None:
@@ -102,7 +98,7 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
         f"{line_of(its_split)} at {its_split}" if its_split is not None else f"{other.name}",
         (
             *line_evidence("the evaluation part is created at", its_split),
-            *((f"the training part is created at {quoted(split)}",) if split not in (None, its_split) else ()),
+            f"the training part is created at {quoted(split)}" if split not in (None, its_split) else "",
             f"common {what}: {names(map(str, shown))}",
             f"training draws {len(drawn):,}, evaluation {len(checked):,}",
         ),
@@ -117,11 +113,9 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
 
 def _same_rows(train: WatchedLoader, other: WatchedLoader) -> bool:
     """Whether two datasets of a class hold the same rows."""
-    same = (train.description.base, train.description.base_length) == (
-        other.description.base,
-        other.description.base_length,
-    )
-    rows = [path for path in train.description.rows if path in other.description.rows]
+    one, two = train.description, other.description
+    same = (one.base, one.base_length) == (two.base, two.base_length)
+    rows = [path for path in one.rows if path in two.rows]
     train_hashes, other_hashes = train.epochs[0].hashes, other.epochs[0].hashes
     return same and bool(rows) and all(train_hashes.get(path) == other_hashes.get(path) is not None for path in rows)
 

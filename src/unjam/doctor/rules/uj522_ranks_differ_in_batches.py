@@ -27,15 +27,14 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ522", "ranks-differ-in-batches", symptom="frozen")
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Compare the number of batches of each epoch between the ranks."""
-    del cases
     frozen = watched.outcome == "frozen" or any("distributed" in one.trace for one in watched.failures)
     frozen = frozen or any(
         one.kind == "process" for one in watched.ended_by_exception
     )  # a rank ended and closed its connections
     if watched.outcome == "ended" and not frozen:
-        return []  # no rank waited: there was no collective operation, or the program uses `Join`
+        return None  # no rank waited: there was no collective operation, or the program uses `Join`
     training = {id(one) for one in trainers(watched)}
     for loaders in watched.siblings():
         if any(id(one) not in training for one in loaders):
@@ -55,23 +54,21 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         ):
             continue
         first = loaders[0]
-        return [
-            Finding(
-                RULE,
-                f"the ranks have different numbers of batches of {first.name}: {listed}",
-                f"{first.description.sampler} of {first.name}"
-                if not first.iterable
-                else f"{first.description.dataset}.__iter__",
-                (
-                    f"batches of one epoch: {listed}",
-                    *(("the rank with more batches waits for the others in a collective operation",) if frozen else ()),
-                ),
-                OBSERVED if frozen else AGREES,
-                "give every rank the same number: DistributedSampler, drop_last=True, or a fixed number of steps for all ranks",
-                first.made or first.place,
-            )
-        ]
-    return []
+        return Finding(
+            RULE,
+            f"the ranks have different numbers of batches of {first.name}: {listed}",
+            f"{first.description.sampler} of {first.name}"
+            if not first.iterable
+            else f"{first.description.dataset}.__iter__",
+            (
+                f"batches of one epoch: {listed}",
+                "the rank with more batches waits for the others in a collective operation" if frozen else "",
+            ),
+            OBSERVED if frozen else AGREES,
+            "give every rank the same number: DistributedSampler, drop_last=True, or a fixed number of steps for all ranks",
+            first.made or first.place,
+        )
+    return None
 
 
 def _files(loaders: list[WatchedLoader]) -> list[str]:

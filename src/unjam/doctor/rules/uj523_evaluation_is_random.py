@@ -28,9 +28,8 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ523", "evaluation-is-random", Severity.WARNING)
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find an evaluation whose samples draw random numbers in a dataset that training uses."""
-    del cases
     for loader in evaluators(watched):
         drawn = {name for epoch in loader.epochs for sample in epoch.samples for name in sample.drew}
         for train in trainers(watched):
@@ -40,27 +39,21 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             changed = _changes(loader)
             paths = [path for path in loader.description.transforms if path in both]
             culprit = paths[0] if paths else f"{loader.description.base}"
-            return [
-                Finding(
-                    RULE,
-                    f"the samples of {loader.name} are random: it shares its dataset with the training loader ({train.name})",
-                    culprit,
-                    (
-                        f"its samples draw random numbers from {', '.join(sorted(drawn))}",
-                        *(
-                            (f"sample {changed} differs from one evaluation to the next",)
-                            if changed is not None
-                            else ()
-                        ),
-                        f"both loaders use the same {loader.description.base} object"
-                        + (f" with {', '.join(paths)}" if paths else ""),
-                    ),
-                    OBSERVED if changed is not None else AGREES,
-                    f"create a second {loader.description.base} without the random transform for the evaluation, with the same indices",
-                    loader.made or loader.place,
-                )
-            ]
-    return []
+            return Finding(
+                RULE,
+                f"the samples of {loader.name} are random: it shares its dataset with the training loader ({train.name})",
+                culprit,
+                (
+                    f"its samples draw random numbers from {', '.join(sorted(drawn))}",
+                    f"sample {changed} differs from one evaluation to the next" if changed is not None else "",
+                    f"both loaders use the same {loader.description.base} object"
+                    + (f" with {', '.join(paths)}" if paths else ""),
+                ),
+                OBSERVED if changed is not None else AGREES,
+                f"create a second {loader.description.base} without the random transform for the evaluation, with the same indices",
+                loader.made or loader.place,
+            )
+    return None
 
 
 def _changes(loader: WatchedLoader) -> Any:

@@ -30,7 +30,7 @@ from unjam.units import count
 RULE = Rule("UJ524", "held-data-changed", replaces=("UJ514", "UJ107"))
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find stored data that an epoch changed, and samples that differ because of that."""
     for loader in watched.loaders:
         if loader.iterable:
@@ -46,22 +46,20 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             changed = [path for path in changed if path in loader.description.per_sample]
         if changed and differ:
             place = case.loader.dataset_place if case is not None else None
-            return [
-                Finding(
-                    RULE,
-                    f"loading changes {changed[0]}: sample {names(map(str, differ), 3)} of {loader.name} differs in a later epoch",
-                    changed[0],
-                    (
-                        f"the content of {changed[0]} changes during an epoch",
-                        f"{count(len(differ), 'sample')} changed from one epoch to the next: {names(map(str, differ))}",
-                        *((f"also changed: {', '.join(changed[1:4])}",) if changed[1:] else ()),
-                    ),
-                    AGREES,
-                    f"let __getitem__ work on a copy of what it reads from {changed[0]}",
-                    place or loader.made or loader.place,
-                )
-            ]
-    return []
+            return Finding(
+                RULE,
+                f"loading changes {changed[0]}: sample {names(map(str, differ), 3)} of {loader.name} differs in a later epoch",
+                changed[0],
+                (
+                    f"the content of {changed[0]} changes during an epoch",
+                    f"{count(len(differ), 'sample')} changed from one epoch to the next: {names(map(str, differ))}",
+                    f"also changed: {', '.join(changed[1:4])}" if changed[1:] else "",
+                ),
+                AGREES,
+                f"let __getitem__ work on a copy of what it reads from {changed[0]}",
+                place or loader.made or loader.place,
+            )
+    return None
 
 
 def _may_hold_samples(loader: WatchedLoader, path: str) -> bool:

@@ -21,7 +21,6 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source_places import class_line
-from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms.loaders import trainers
 from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import AGREES, Severity
@@ -31,19 +30,12 @@ from unjam.units import count
 RULE = Rule("UJ525", "samples-never-drawn", Severity.WARNING)
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Compare the indices that a loader drew in all its epochs with those of its dataset."""
-    del cases
     for loader in trainers(watched):
-        length = loader.description.length
-        whole = loader.complete_epochs
-        if (
-            loader.iterable
-            or not length
-            or loader.description.replacement
-            or len(whole) < 2
-            or loader.description.set_epoch
-        ):
+        known, whole = loader.description, loader.complete_epochs
+        length = known.length
+        if loader.iterable or not length or known.replacement or known.set_epoch or len(whole) < 2:
             continue
         drawn = [set(epoch.indices) for epoch in whole]
         if any(len(epoch.indices) < epoch.draws for epoch in whole):
@@ -51,25 +43,23 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         missing = set(range(length)) - set.union(*drawn)
         if not missing or (whole[0].draws < ALMOST * length and not _is_block(missing)):
             continue  # each epoch draws a different part of the samples
-        dropped = loader.description.drop_last and len(missing) < int(loader.description.batch_size or 1)
+        dropped = known.drop_last and len(missing) < int(known.batch_size or 1)
         if dropped or _is_drawn_elsewhere(watched, loader, missing) or not _of_the_user(loader):
             continue
-        place = _sampler_place(loader)
-        return [
-            Finding(
-                RULE,
-                f"{loader.description.sampler} never draws {count(len(missing), 'sample')} of {length:,}: {names(map(str, sorted(missing)), 4)}",
-                loader.description.sampler,
-                (
-                    f"{count(len(whole), 'complete epoch')} of {loader.name} drew {len(set.union(*drawn)):,} different indices of {length:,}",
-                    f"an epoch draws {whole[0].draws:,}",
-                ),
-                AGREES,
-                f"let {loader.description.sampler} cover range(len(dataset))",
-                place or loader.made or loader.place,
-            )
-        ]
-    return []
+        place = class_line(known.sampler_file, known.sampler)
+        return Finding(
+            RULE,
+            f"{known.sampler} never draws {count(len(missing), 'sample')} of {length:,}: {names(map(str, sorted(missing)), 4)}",
+            known.sampler,
+            (
+                f"{count(len(whole), 'complete epoch')} of {loader.name} drew {len(set.union(*drawn)):,} different indices of {length:,}",
+                f"an epoch draws {whole[0].draws:,}",
+            ),
+            AGREES,
+            f"let {known.sampler} cover range(len(dataset))",
+            place or loader.made or loader.place,
+        )
+    return None
 
 
 ALMOST = 0.9
@@ -86,11 +76,6 @@ def _of_the_user(loader: WatchedLoader) -> bool:
         loader.description.sampler in ("RandomSampler", "SequentialSampler", "DistributedSampler")
         and loader.description.draws != loader.description.length
     )
-
-
-def _sampler_place(loader: WatchedLoader) -> Place | None:
-    file, name = loader.description.sampler_file, loader.description.sampler
-    return class_line(file, name) if file else None
 
 
 def _is_drawn_elsewhere(watched: ProgramFacts, loader: WatchedLoader, missing: set[int]) -> bool:

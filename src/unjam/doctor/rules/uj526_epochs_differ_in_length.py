@@ -24,7 +24,7 @@ from unjam.doctor.rules.rule import Finding, Rule, dataset_place
 RULE = Rule("UJ526", "epochs-differ-in-length", Severity.WARNING, symptom="short")
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Compare the number of batches of the complete epochs of each loader."""
     for loader in watched.loaders:
         numbers = [epoch.batches for epoch in loader.complete_epochs]
@@ -40,22 +40,20 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         fewer = min(numbers[1:]) < numbers[0]
         changed = changed_paths(loader)
         listed = ", ".join(map(str, numbers[:6]))
-        return [
-            Finding(
-                RULE,
-                f"epochs of {loader.name} have different numbers of batches: {listed}",
-                changed[0] if changed else f"{loader.description.dataset}",
-                (
-                    f"batches of the complete epochs: {listed}",
-                    *((f"{changed[0]} changed in between",) if changed else ()),
-                ),
-                OBSERVED,
-                f"do not change {changed[0] if changed else 'the dataset'} while samples are loaded, or reset it before each epoch",
-                dataset_place(cases, loader) or loader.made or loader.place,
-                severity=None if fewer else Severity.NOTE,
-            )
-        ]
-    return []
+        return Finding(
+            RULE,
+            f"epochs of {loader.name} have different numbers of batches: {listed}",
+            changed[0] if changed else f"{loader.description.dataset}",
+            (
+                f"batches of the complete epochs: {listed}",
+                f"{changed[0]} changed in between" if changed else "",
+            ),
+            OBSERVED,
+            f"do not change {changed[0] if changed else 'the dataset'} while samples are loaded, or reset it before each epoch",
+            dataset_place(cases, loader) or loader.made or loader.place,
+            severity=None if fewer else Severity.NOTE,
+        )
+    return None
 
 
 def _changed_in_workers(loader: WatchedLoader) -> bool:

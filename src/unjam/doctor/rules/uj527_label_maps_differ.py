@@ -25,9 +25,8 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ527", "label-maps-differ")
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Compare the tables of each evaluation with those of the training in the same process."""
-    del cases
     for other in evaluators(watched):
         for train in trainers(watched):
             if train.pid != other.pid:
@@ -38,18 +37,16 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
                 if not wrong:
                     continue
                 key = wrong[0]
-                return [
-                    Finding(
-                        RULE,
-                        f"{name} differs between training and evaluation: {key!r} is {table[key]} and {other_table[key]}",
-                        f"dataset.{name}",
-                        (
-                            f"{train.name}: {key!r} is {table[key]}; {other.name}: {key!r} is {other_table[key]}",
-                            f"names with different numbers: {len(wrong)} of {len(table)}",
-                        ),
-                        OBSERVED,
-                        f"build {name} once, from all names in a fixed order, and pass it to both datasets",
-                        attribute_line(other.home, name) or other.home or other.made or other.place,
-                    )
-                ]
-    return []
+                return Finding(
+                    RULE,
+                    f"{name} differs between training and evaluation: {key!r} is {table[key]} and {other_table[key]}",
+                    f"dataset.{name}",
+                    (
+                        f"{train.name}: {key!r} is {table[key]}; {other.name}: {key!r} is {other_table[key]}",
+                        f"names with different numbers: {len(wrong)} of {len(table)}",
+                    ),
+                    OBSERVED,
+                    f"build {name} once, from all names in a fixed order, and pass it to both datasets",
+                    attribute_line(other.home, name) or other.home or other.made or other.place,
+                )
+    return None

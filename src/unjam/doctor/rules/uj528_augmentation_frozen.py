@@ -29,28 +29,26 @@ from unjam.units import count
 RULE = Rule("UJ528", "augmentation-frozen", Severity.WARNING, replaces=("UJ514", "UJ107"))
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find samples that drew random numbers once and later were the same without drawing."""
     for loader in trainers(watched):
         same = _frozen(loader)
         if len(same) < 3:
             continue
         grown = next(iter(changed_paths(loader)), "")
-        return [
-            Finding(
-                RULE,
-                f"{count(len(same), 'sample')} of {loader.name} are random in the first epoch and the same ever after",
-                grown or f"{loader.description.dataset}",
-                (
-                    f"sample {names(map(str, same))}: random numbers were drawn on first load only; the sample is unchanged since",
-                    *((f"{grown} changes while samples are loaded",) if grown else ()),
-                ),
-                OBSERVED,
-                "cache what is read, and apply the random transform to what the cache returns",
-                dataset_place(cases, loader) or loader.made or loader.place,
-            )
-        ]
-    return []
+        return Finding(
+            RULE,
+            f"{count(len(same), 'sample')} of {loader.name} are random in the first epoch and the same ever after",
+            grown or f"{loader.description.dataset}",
+            (
+                f"sample {names(map(str, same))}: random numbers were drawn on first load only; the sample is unchanged since",
+                f"{grown} changes while samples are loaded" if grown else "",
+            ),
+            OBSERVED,
+            "cache what is read, and apply the random transform to what the cache returns",
+            dataset_place(cases, loader) or loader.made or loader.place,
+        )
+    return None
 
 
 def _frozen(loader: WatchedLoader) -> list[Any]:

@@ -26,35 +26,29 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ529", "shared-dataset-edited")
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find an assignment through `.dataset` where two Subsets share the dataset."""
-    del cases
     for other in evaluators(watched):
         for train in trainers(watched):
-            if (
-                "base" not in shared_objects(other, train)
-                or not train.description.subset
-                or not other.description.subset
-            ):
+            parts = train.description.subset and other.description.subset
+            if not parts or "base" not in shared_objects(other, train):
                 continue
             files = {place.file for place in (other.made, other.place, train.made, train.place) if place is not None}
             for file in sorted(files):
                 for place, text, name in sets_through(file, "dataset"):
                     if not any(path.endswith(f".{name}") for path in train.description.reads):
                         continue
-                    return [
-                        Finding(
-                            RULE,
-                            f"{text} also changes the other part of the split: both use one {train.description.base} object",
-                            text,
-                            (
-                                f"set at {quoted(place)}",
-                                f"{train.name} and {other.name} are parts of the same object",
-                                f"samples use {name}",
-                            ),
-                            AGREES,
-                            f"create two {train.description.base} objects, one for training and one for evaluation, with the same indices",
-                            place,
-                        )
-                    ]
-    return []
+                    return Finding(
+                        RULE,
+                        f"{text} also changes the other part of the split: both use one {train.description.base} object",
+                        text,
+                        (
+                            f"set at {quoted(place)}",
+                            f"{train.name} and {other.name} are parts of the same object",
+                            f"samples use {name}",
+                        ),
+                        AGREES,
+                        f"create two {train.description.base} objects, one for training and one for evaluation, with the same indices",
+                        place,
+                    )
+    return None

@@ -27,13 +27,12 @@ from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 RULE = Rule("UJ530", "weights-without-effect", Severity.WARNING)
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Count how often a weighted sampler draws each index."""
-    del cases
     for loader in watched.loaders:
         weights, length = loader.description.weights, loader.description.length
         if weights and length and not loader.iterable and int(weights) < int(length):
-            return [_too_few(loader, int(weights), int(length))]
+            return _too_few(loader, int(weights), int(length))
         epoch = next((one for one in loader.complete_epochs if len(one.indices) == one.draws), None)
         if not loader.description.weighted or epoch is None or loader.description.length != epoch.draws:
             continue
@@ -41,21 +40,19 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             continue
         sampler = loader.description.sampler
         created = _created_at(loader)
-        return [
-            Finding(
-                RULE,
-                f"the weights of {sampler} have no effect: every epoch draws each of the {epoch.draws:,} samples once",
-                f"{sampler}(replacement=False)" if not loader.description.replacement else sampler,
-                (
-                    f"epoch 1 of {loader.name}: {epoch.draws:,} indices, all different; the weights differ",
-                    *line_evidence("created at", created),
-                ),
-                OBSERVED,
-                "use replacement=True to draw by weight, or draw fewer samples than the dataset has",
-                created or loader.made or loader.place,
-            )
-        ]
-    return []
+        return Finding(
+            RULE,
+            f"the weights of {sampler} have no effect: every epoch draws each of the {epoch.draws:,} samples once",
+            f"{sampler}(replacement=False)" if not loader.description.replacement else sampler,
+            (
+                f"epoch 1 of {loader.name}: {epoch.draws:,} indices, all different; the weights differ",
+                *line_evidence("created at", created),
+            ),
+            OBSERVED,
+            "use replacement=True to draw by weight, or draw fewer samples than the dataset has",
+            created or loader.made or loader.place,
+        )
+    return None
 
 
 def _too_few(loader: WatchedLoader, weights: int, length: int) -> Finding:

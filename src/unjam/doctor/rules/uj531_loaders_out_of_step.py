@@ -19,16 +19,15 @@ from __future__ import annotations
 import itertools
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.program_facts import ProgramFacts, WatchedEpoch, WatchedLoader
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedEpoch
 from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ531", "loaders-out-of-step", Severity.WARNING)
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find two loaders that are used in turn, with the same length and different orders."""
-    del cases
     for one, other in itertools.combinations(watched.loaders, 2):
         same = one.description.length == other.description.length and one.pid == other.pid
         if not same or not one.description.random or not other.description.random:
@@ -38,8 +37,24 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         pairs = zip(one.epochs, other.epochs, strict=False)
         both = next(((a, b) for a, b in pairs if _together(a, b) and a.order != b.order), None)
         if both is not None:
-            return [_finding(one, other, *both)]
-    return []
+            a, b = both
+            shared = set(one.description.generators) & set(other.description.generators)
+            return Finding(
+                RULE,
+                f"{one.name} and {other.name} are iterated together, but in different orders",
+                "generator",
+                (
+                    f"epoch {a.number + 1}: {', '.join(map(str, a.indices[:5]))}, ...",
+                    f"epoch {b.number + 1}: {', '.join(map(str, b.indices[:5]))}, ...",
+                    "both draw from one generator object, one after the other"
+                    if shared
+                    else "their generators are no longer in the same state",
+                ),
+                AGREES,
+                "let one dataset return both parts of a pair, or give both loaders the order of one sampler",
+                other.made or other.place,
+            )
+    return None
 
 
 def _together(a: WatchedEpoch, b: WatchedEpoch) -> bool:
@@ -50,23 +65,4 @@ def _together(a: WatchedEpoch, b: WatchedEpoch) -> bool:
     return (
         abs(a.began - b.began) < max(0.2, 0.2 * shorter)
         and min(a.ended, b.ended) > max(a.began, b.began) + 0.5 * shorter
-    )
-
-
-def _finding(one: WatchedLoader, other: WatchedLoader, a: WatchedEpoch, b: WatchedEpoch) -> Finding:
-    same = bool(set(one.description.generators) & set(other.description.generators))
-    return Finding(
-        RULE,
-        f"{one.name} and {other.name} are iterated together, but in different orders",
-        "generator",
-        (
-            f"epoch {a.number + 1}: {', '.join(map(str, a.indices[:5]))}, ...",
-            f"epoch {b.number + 1}: {', '.join(map(str, b.indices[:5]))}, ...",
-            "both draw from one generator object, one after the other"
-            if same
-            else "their generators are no longer in the same state",
-        ),
-        AGREES,
-        "let one dataset return both parts of a pair, or give both loaders the order of one sampler",
-        other.made or other.place,
     )

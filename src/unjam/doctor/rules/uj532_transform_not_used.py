@@ -26,25 +26,22 @@ RULE = Rule("UJ532", "transform-not-used", Severity.WARNING)
 WORDS = ("transform", "augment", "aug", "preprocess", "normaliz", "normalis", "pipeline", "tokeniz")
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find a transform whose name no loading function uses."""
-    del cases
     for loader in watched.loaders:
         for path, at in loader.description.unused.items():
             if not any(word in attribute_name(path).lower() for word in WORDS):
                 continue
-            return [
-                Finding(
-                    RULE,
-                    f"{path} is never called: no function that loads samples of {loader.name} uses it",
-                    path,
-                    (
-                        f"{path} is a {loader.description.transforms.get(path)}",
-                        *line_evidence("set at", at),
-                    ),
-                    AGREES,
-                    f"call {path} in __getitem__, or remove it",
-                    at or loader.made or loader.place,
-                )
-            ]
-    return []
+            return Finding(
+                RULE,
+                f"{path} is never called: no function that loads samples of {loader.name} uses it",
+                path,
+                (
+                    f"{path} is a {loader.description.transforms.get(path)}",
+                    *line_evidence("set at", at),
+                ),
+                AGREES,
+                f"call {path} in __getitem__, or remove it",
+                at or loader.made or loader.place,
+            )
+    return None

@@ -25,9 +25,6 @@ from unjam.doctor.rules.rule import Rule
 RULE = Rule("UJ533", "workers-have-other-values", symptom="differs", replaces=("UJ107", "UJ514"))
 
 
-NAMES = (ValueDiffersInWorkers, ContextVariableUnset)
-
-
 def words(one: ValueDiffersInWorkers | ContextVariableUnset) -> Words:
     """Say which value differs, and how to give it to the workers."""
     if isinstance(one, ContextVariableUnset):

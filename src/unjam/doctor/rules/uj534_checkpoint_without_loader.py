@@ -33,9 +33,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ534", "checkpoint-without-loader", Severity.WARNING)
 
 
-NAMES = (LoadedToBeSkipped,)
-
-
 def words(one: LoadedToBeSkipped) -> Words:
     """Say how many batches are loaded only to be skipped."""
     return Words(
@@ -44,9 +41,8 @@ def words(one: LoadedToBeSkipped) -> Words:
     )
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find a checkpoint that was saved while a training loader was in the middle of an epoch."""
-    del cases
     for loader in trainers(watched):
         if loader.description.stateful or loader.description.replacement:
             continue
@@ -54,8 +50,8 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             for saved in process.saved_files if process.pid == loader.pid else ():
                 passed = _middle_of(saved, loader)
                 if passed is not None:
-                    return [_finding(loader, saved, passed)]
-    return []
+                    return _finding(loader, saved, passed)
+    return None
 
 
 def _middle_of(saved: SavedFile, loader: WatchedLoader) -> tuple[int, int] | None:

@@ -44,9 +44,8 @@ COMMON = 0.3
 ENOUGH = 200
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Compare the first loaders of two runs."""
-    del cases
     later = [one for process in watched.second_run for one in process.loaders]
     saved = {number for process in watched.processes for one in process.saved_files for number in one.numbers}
     for loader in trainers(watched):
@@ -56,8 +55,33 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         for name, one, two in _held(loader, other):
             if one == two or not _overlap(one, two) or _is_saved(one, saved):
                 continue
-            return [_finding(loader, name, one, two)]
-    return []
+            missing = len(set(one) - set(two))
+            place = loader.made or loader.place
+            home = loader.home
+            files = dict.fromkeys(at.file for at in (place, home) if at is not None)
+            chosen = next((at for file in files for at in attribute_calls(file, CHOOSE) if _unseeded(at)), None)
+            what = (
+                f"{missing:,} of its {len(one):,} samples differ"
+                if missing
+                else f"its {len(one):,} samples have a different order"
+            )
+            return Finding(
+                RULE,
+                f"the data of {loader.name} differs between two runs: {what}",
+                f"{name} of {loader.description.dataset}",
+                (
+                    f"the program ran twice up to its first loader: {what}",
+                    *line_evidence("chosen at", chosen),
+                    "the program saves checkpoints: unless it restores the choice from them, a resumed run trains on evaluation samples"
+                    if missing
+                    else "an index names a different sample in each run: training cannot resume within an epoch",
+                ),
+                AGREES,
+                "seed the choice of the samples, or sort them, or save the choice with the checkpoint",
+                chosen or place,
+                severity=None if missing else Severity.NOTE,
+            )
+    return None
 
 
 def _alike(one: WatchedLoader, other: WatchedLoader) -> bool:
@@ -81,35 +105,6 @@ def _is_saved(chosen: list[Any], saved: set[int]) -> bool:
 def _overlap(one: list[Any], two: list[Any]) -> bool:
     both = set(one) & set(two)
     return len(both) > COMMON * max(len(set(one)), len(set(two)), 1)
-
-
-def _finding(loader: WatchedLoader, name: str, one: list[Any], two: list[Any]) -> Finding:
-    missing = len(set(one) - set(two))
-    place = loader.made or loader.place
-    home = loader.home
-    files = dict.fromkeys(at.file for at in (place, home) if at is not None)
-    chosen = next((at for file in files for at in attribute_calls(file, CHOOSE) if _unseeded(at)), None)
-    what = (
-        f"{missing:,} of its {len(one):,} samples differ"
-        if missing
-        else f"its {len(one):,} samples have a different order"
-    )
-    return Finding(
-        RULE,
-        f"the data of {loader.name} differs between two runs: {what}",
-        f"{name} of {loader.description.dataset}",
-        (
-            f"the program ran twice up to its first loader: {what}",
-            *line_evidence("chosen at", chosen),
-            "the program saves checkpoints: unless it restores the choice from them, a resumed run trains on evaluation samples"
-            if missing
-            else "an index names a different sample in each run: training cannot resume within an epoch",
-        ),
-        AGREES,
-        "seed the choice of the samples, or sort them, or save the choice with the checkpoint",
-        chosen or place,
-        severity=None if missing else Severity.NOTE,
-    )
 
 
 def _unseeded(place: Place) -> bool:

@@ -28,16 +28,26 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ536", "generator-shared", Severity.NOTE)
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find a shuffled training loader and another loader with the same generator."""
-    del cases
     for loader in trainers(watched):
         for other in watched.loaders:
             if other is loader or other.pid != loader.pid or not loader.description.random:
                 continue
             if set(loader.description.generators) & set(other.description.generators) and _between(loader, other):
-                return [_finding(loader, other)]
-    return []
+                return Finding(
+                    RULE,
+                    f"{loader.name} and {other.name} draw from the same generator: the training order depends on both",
+                    f"generator of {loader.name}",
+                    (
+                        "both hold the same generator object, and both were used",
+                        "every epoch draws numbers from it, even one that does not shuffle",
+                    ),
+                    OBSERVED,
+                    f"give {other.name} its own generator",
+                    other.made or other.place,
+                )
+    return None
 
 
 def _between(loader: WatchedLoader, other: WatchedLoader) -> bool:
@@ -45,19 +55,4 @@ def _between(loader: WatchedLoader, other: WatchedLoader) -> bool:
     began = [epoch.began for epoch in loader.epochs]
     return loader.made != other.made and any(
         early < epoch.began < late for early, late in itertools.pairwise([0.0, *began]) for epoch in other.epochs
-    )
-
-
-def _finding(loader: WatchedLoader, other: WatchedLoader) -> Finding:
-    return Finding(
-        RULE,
-        f"{loader.name} and {other.name} draw from the same generator: the training order depends on both",
-        f"generator of {loader.name}",
-        (
-            "both hold the same generator object, and both were used",
-            "every epoch draws numbers from it, even one that does not shuffle",
-        ),
-        OBSERVED,
-        f"give {other.name} its own generator",
-        other.made or other.place,
     )

@@ -21,7 +21,6 @@ from unjam.doctor.mechanisms.conflicting_writes import OnePathForAll, SeveralWri
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ537", "several-writers")
-NAMES = (SeveralWriters, OnePathForAll)
 
 
 def words(one: SeveralWriters | OnePathForAll) -> Words:

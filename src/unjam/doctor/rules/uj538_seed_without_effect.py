@@ -20,7 +20,6 @@ from unjam.doctor.mechanisms.random_draws import SeedNotDrawnFrom
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ538", "seed-without-effect")
-NAMES = (SeedNotDrawnFrom,)
 _SEEDS = {"random": "random.seed", "numpy.random": "numpy.random.seed", "torch": "torch.manual_seed"}
 
 

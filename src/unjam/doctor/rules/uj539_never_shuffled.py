@@ -22,7 +22,6 @@ from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ539", "never-shuffled", Severity.WARNING)
-NAMES = (SortedByValue,)
 
 
 def words(one: SortedByValue) -> Words:

@@ -19,7 +19,6 @@ from unjam.doctor.rules.rule import Rule
 from unjam.units import count
 
 RULE = Rule("UJ540", "last-batch-smaller", symptom="raised")
-NAMES = (LastBatchSmaller,)
 
 
 def words(one: LastBatchSmaller) -> Words:

@@ -52,7 +52,7 @@ def detect(case: Case) -> Finding | None:
         pools or "native thread pools",
         (
             f"unchanged: {before:,.0f} samples/s; with one native thread: {after:,.0f} samples/s",
-            *((f"pools: {pools}",) if pools else ()),
+            f"pools: {pools}" if pools else "",
         ),
         basis_faster_with(timed, limited, FASTER),
         "in worker_init_fn: cv2.setNumThreads(0) and threadpoolctl.threadpool_limits(1)",

@@ -30,7 +30,6 @@ RULE = Rule("UJ602", "serialised-by-lock", Severity.WARNING, symptom="slow")
 FASTER = 1.35
 WAITS = 0.15
 FILE_LOCKS = "file locks"
-NAMES = (WorkersTakeTurns,)
 
 
 def words(one: WorkersTakeTurns) -> Words:

@@ -63,7 +63,7 @@ def detect(case: Case) -> Finding | None:
         (
             "slowest: " + "; ".join(f"{with_file(s.index, s.file)} ({duration(s.seconds)})" for s in slow[:5]),
             f"median: {duration(usual)}",
-            *(("slow again in workers",) if both else ()),
+            "slow again in workers" if both else "",
         ),
         OBSERVED if both else AGREES,
         f"check sample {names(s.index for s in slow)}: shrink, cache or leave out what makes it slow",

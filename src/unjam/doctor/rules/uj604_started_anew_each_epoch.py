@@ -31,13 +31,9 @@ FEW = 4  # epochs; a shorter run is only a note too, even on a slow machine
 def detect(case: Case) -> Finding | None:
     """Compare the second epoch's wait for its first batch with the whole epoch."""
     as_is, loader = case.as_is, case.loader
-    if (
-        as_is is None
-        or not as_is.fine
-        or loader.persistent_workers
-        or not case.reading.in_loop
-        or case.reading.remade_at
-    ):
+    if as_is is None or not as_is.fine or loader.persistent_workers:
+        return None
+    if not case.reading.in_loop or case.reading.remade_at:
         return None
     # on a slow machine the trial may end before the second epoch does
     start, epoch = startup(as_is), as_is.epochs[min(1, len(as_is.epochs) - 1)] if as_is.epochs else 0.0
@@ -53,7 +49,7 @@ def detect(case: Case) -> Finding | None:
         f"persistent_workers=False at {loader.made_at}",
         (
             f"second epoch: {duration(start)} to its first batch; an epoch takes {duration(epoch)} in all",
-            *((f"{kept.plan}: {duration(after)} to the first batch of the second epoch",) if kept and after else ()),
+            f"{kept.plan}: {duration(after)} to the first batch of the second epoch" if kept and after else "",
         ),
         Toggle(as_is.plan, (plan,), lambda base, other: 0 < startup(other) < startup(base) * 0.4, repeat=False),
         "persistent_workers=True",

@@ -38,7 +38,7 @@ def detect(case: Case) -> Finding | None:
         f"next(iter(loader)) at {place}",
         (
             f"at {quoted(place)}",
-            *((f"a batch from a new iterator: {duration(cost)}; the next batches: {duration(usual)}",) if cost else ()),
+            f"a batch from a new iterator: {duration(cost)}; the next batches: {duration(usual)}" if cost else "",
             (
                 f"each time {case.loader.num_workers} workers are started and up to "
                 f"{max(1, case.loader.num_workers) * case.loader.prefetch_factor - 1} batches are discarded"

@@ -36,8 +36,6 @@ READERS = (
     "read_text", "read_bytes", "read", "readlines", "loadtxt", "genfromtxt", "File", "reader", "DictReader",
 )  # fmt: skip
 
-NAMES = (ServedByOneProcess,)
-
 
 def words(one: ServedByOneProcess) -> Words:
     """Say what is read through the proxy, and what to use instead."""
@@ -48,7 +46,7 @@ def words(one: ServedByOneProcess) -> Words:
     )
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Compare the number of bytes that samples read with the size of the samples."""
     for loader in watched.loaders:
         samples = [sample for epoch in loader.epochs for sample in epoch.samples[1:] if sample.read]
@@ -64,11 +62,25 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             continue
         proxies = loader.description.proxies
         if times < 0.8 * len(samples) and proxies:
-            return [_through_proxy(loader, cases, str(proxies[0]), read, used, took)]
+            return _through_proxy(loader, cases, str(proxies[0]), read, used, took)
         if times < 0.8 * len(samples):
             continue
-        return [_finding(loader, cases, path, read, used, took)]
-    return []
+        at = dataset_place(cases, loader)
+        opened = next(iter(attribute_calls(at.file, READERS)), None) if at is not None else None
+        dataset = loader.description.base
+        return Finding(
+            RULE,
+            f"every sample of {dataset} opens {os.path.basename(path)}, reads {size(read)} and uses {size(used)}",
+            f"{dataset}.__getitem__ reads {os.path.basename(path)}",
+            (
+                f"{path} is opened for every examined sample",
+                f"a sample reads {size(read)}, has a size of {size(used)} and takes {duration(took)}",
+            ),
+            AGREES,
+            f"read {os.path.basename(path)} once, on first use in each worker, or use a format with random access",
+            opened or at or loader.made or loader.place,
+        )
+    return None
 
 
 def _through_proxy(
@@ -88,22 +100,4 @@ def _through_proxy(
         AGREES,
         f"keep {name} in shared memory (a tensor with share_memory_(), numpy's mmap_mode) instead of a manager",
         place or at or loader.made or loader.place,
-    )
-
-
-def _finding(loader: WatchedLoader, cases: list[Case], path: str, read: float, used: float, took: float) -> Finding:
-    at = dataset_place(cases, loader)
-    opened = next(iter(attribute_calls(at.file, READERS)), None) if at is not None else None
-    dataset = loader.description.base
-    return Finding(
-        RULE,
-        f"every sample of {dataset} opens {os.path.basename(path)}, reads {size(read)} and uses {size(used)}",
-        f"{dataset}.__getitem__ reads {os.path.basename(path)}",
-        (
-            f"{path} is opened for every examined sample",
-            f"a sample reads {size(read)}, has a size of {size(used)} and takes {duration(took)}",
-        ),
-        AGREES,
-        f"read {os.path.basename(path)} once, on first use in each worker, or use a format with random access",
-        opened or at or loader.made or loader.place,
     )

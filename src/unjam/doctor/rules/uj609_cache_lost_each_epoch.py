@@ -28,7 +28,7 @@ RULE = Rule("UJ609", "cache-lost-each-epoch", Severity.WARNING, symptom="slow")
 WORTH = 0.5  # seconds of loading in an epoch
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find a container that grows in the workers of each epoch and is empty again in the next."""
     for loader in watched.loaders:
         if not loader.workers or loader.description.persistent or len(loader.epochs) < 2:
@@ -41,22 +41,20 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         home = dataset_place(cases, loader)
         place = next(iter(stored(home.file, attribute_name(path))), None) if home is not None else None
         seconds = [epoch.loading for epoch in loader.epochs[:3]]
-        return [
-            Finding(
-                RULE,
-                f"the workers fill {path} and lose it when they end: every epoch of {loader.name} computes it again",
-                path,
-                (
-                    f"{path} grows in the workers of each epoch and is empty at the start of the next",
-                    f"seconds that the workers spend on samples: {', '.join(f'{one:.1f}' for one in seconds)}",
-                    *line_evidence("created at", place),
-                ),
-                AGREES,
-                "use persistent_workers=True, which keeps the workers and what they have computed; or fill it before the loader starts",
-                place or loader.made or loader.place,
-            )
-        ]
-    return []
+        return Finding(
+            RULE,
+            f"the workers fill {path} and lose it when they end: every epoch of {loader.name} computes it again",
+            path,
+            (
+                f"{path} grows in the workers of each epoch and is empty at the start of the next",
+                f"seconds that the workers spend on samples: {', '.join(f'{one:.1f}' for one in seconds)}",
+                *line_evidence("created at", place),
+            ),
+            AGREES,
+            "use persistent_workers=True, which keeps the workers and what they have computed; or fill it before the loader starts",
+            place or loader.made or loader.place,
+        )
+    return None
 
 
 def _filled(epoch: WatchedEpoch) -> set[str]:

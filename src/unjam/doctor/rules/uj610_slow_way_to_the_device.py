@@ -20,7 +20,7 @@ thread.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.program_facts import DeviceCopies, ProgramFacts
+from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -32,9 +32,8 @@ SHARE, FASTER = 0.05, 2.0
 FEWEST = 5
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find the copy that takes the most time."""
-    del cases
     for process in watched.processes:
         spent = sum(epoch.seconds for loader in process.loaders for epoch in loader.epochs)
         found = [
@@ -46,36 +45,26 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
             faster = one.from_pageable / one.from_pinned if one.from_pinned else 0.0
             slow = spent > 0 and not one.pinned and one.seconds > SHARE * spent and faster > FASTER
             if slow or one.fits_in_bytes:
-                return [_finding(one, spent, faster, slow=slow)]
-    return []
-
-
-def _finding(one: DeviceCopies, spent: float, faster: float, *, slow: bool) -> Finding:
-    return Finding(
-        RULE,
-        f"copying batches to the device blocks the training thread: {one.seconds / spent:.0%} of the time"
-        if slow
-        else "batches are sent to the device as float numbers that fit into bytes",
-        quoted(one.place),
-        (
-            f"{one.count} copies of {size(one.nbytes / one.count)}, {duration(one.seconds / one.count)} each",
-            *(
-                (f"from pinned memory the same copy blocks the thread {faster:.0f} times shorter (measured here)",)
-                if slow
-                else ()
-            ),
-            *(
-                (
-                    f"the {one.dtype.removeprefix('torch.')} numbers fit into bytes: at most a quarter of the data would be sent",
+                return Finding(
+                    RULE,
+                    f"copying batches to the device blocks the training thread: {one.seconds / spent:.0%} of the time"
+                    if slow
+                    else "batches are sent to the device as float numbers that fit into bytes",
+                    quoted(one.place),
+                    (
+                        f"{one.count} copies of {size(one.nbytes / one.count)}, {duration(one.seconds / one.count)} each",
+                        f"from pinned memory the same copy blocks the thread {faster:.0f} times shorter (measured here)"
+                        if slow
+                        else "",
+                        f"the {one.dtype.removeprefix('torch.')} numbers fit into bytes: at most a quarter of the data would be sent"
+                        if one.fits_in_bytes
+                        else "",
+                    ),
+                    OBSERVED if slow else AGREES,
+                    'use pin_memory=True and .to(device, non_blocking=True), or unjam.DataLoader(..., device="cuda")'
+                    if slow
+                    else 'let the dataset return uint8, and convert on the device: unjam.DataLoader(..., device="cuda", on_device=...)',
+                    one.place,
+                    severity=None if slow else Severity.NOTE,
                 )
-                if one.fits_in_bytes
-                else ()
-            ),
-        ),
-        OBSERVED if slow else AGREES,
-        'use pin_memory=True and .to(device, non_blocking=True), or unjam.DataLoader(..., device="cuda")'
-        if slow
-        else 'let the dataset return uint8, and convert on the device: unjam.DataLoader(..., device="cuda", on_device=...)',
-        one.place,
-        severity=None if slow else Severity.NOTE,
-    )
+    return None

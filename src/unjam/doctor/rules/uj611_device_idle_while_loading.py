@@ -33,9 +33,8 @@ SHARE, OFTEN = 0.1, 0.5
 FEWEST = 5
 
 
-def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Find the line that waits longest for the device."""
-    del cases
     for process in watched.processes:
         trained = [loader for loader in process.loaders if loader.trains]
         if not trained or any(loader.workers for loader in trained):
@@ -46,19 +45,17 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
         worst = max(found, key=lambda one: one.seconds, default=None)
         # without the wait, the thread would load while the device computes: the shorter of the two would be saved
         if worst is not None and spent and min(worst.seconds, worst.idle) > SHARE * spent:
-            return [
-                Finding(
-                    RULE,
-                    f"the device is idle while the next batch is loaded: {worst.idle / spent:.0%} of the time",
-                    quoted(worst.place),
-                    (
-                        f"this line waited for the device {worst.count} times, {duration(worst.seconds / worst.count)} each",
-                        f"after that the same thread loaded for {duration(worst.idle / batches)}; the device had no work then",
-                        f"up to {duration(min(worst.seconds, worst.idle))} of {duration(spent)} could be saved",
-                    ),
-                    AGREES,
-                    "load in workers (num_workers=2 or more), or read values from the device less often",
-                    worst.place,
-                )
-            ]
-    return []
+            return Finding(
+                RULE,
+                f"the device is idle while the next batch is loaded: {worst.idle / spent:.0%} of the time",
+                quoted(worst.place),
+                (
+                    f"this line waited for the device {worst.count} times, {duration(worst.seconds / worst.count)} each",
+                    f"after that the same thread loaded for {duration(worst.idle / batches)}; the device had no work then",
+                    f"up to {duration(min(worst.seconds, worst.idle))} of {duration(spent)} could be saved",
+                ),
+                AGREES,
+                "load in workers (num_workers=2 or more), or read values from the device less often",
+                worst.place,
+            )
+    return None

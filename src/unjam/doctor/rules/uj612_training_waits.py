@@ -21,7 +21,6 @@ from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ612", "training-waits", Severity.WARNING, symptom="slow", fallback=True)
-NAMES = (TrainingWaits,)
 
 
 def words(one: TrainingWaits) -> Words:

@@ -21,7 +21,6 @@ from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ613", "work-repeated-in-workers", Severity.WARNING, symptom="slow")
-NAMES = (EveryWorkerDoesAll,)
 
 
 def words(one: EveryWorkerDoesAll) -> Words:

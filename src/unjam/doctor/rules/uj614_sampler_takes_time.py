@@ -21,7 +21,6 @@ from unjam.doctor.rules.rule import Rule
 from unjam.units import duration
 
 RULE = Rule("UJ614", "sampler-takes-time", Severity.WARNING, symptom="slow")
-NAMES = (SamplerTakesTime,)
 
 
 def words(one: SamplerTakesTime) -> Words:

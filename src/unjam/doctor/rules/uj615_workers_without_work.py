@@ -19,7 +19,6 @@ from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ615", "workers-without-work", Severity.WARNING, symptom="slow")
-NAMES = (WorkersWithoutWork,)
 
 
 def words(one: WorkersWithoutWork) -> Words:

@@ -21,7 +21,6 @@ from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ616", "batches-costly-to-receive", Severity.WARNING, symptom="slow")
-NAMES = (MainUnpickles,)
 
 
 def words(one: MainUnpickles) -> Words:

@@ -35,10 +35,8 @@ def detect(case: Case) -> Finding | None:
         severity, help_text = None, f"remove {' and '.join(idle)}, or set num_workers"
     elif loader.pins_without_accelerator:
         idle, severity = ["pin_memory=True"], Severity.NOTE
-        why, title = (
-            "torch finds no accelerator on this machine",
-            "pin_memory=True has no effect without an accelerator",
-        )
+        why = "torch finds no accelerator on this machine"
+        title = "pin_memory=True has no effect without an accelerator"
         help_text = "nothing to do if the program also runs on machines with an accelerator"
     else:
         return None

@@ -52,7 +52,7 @@ def detect(case: Case) -> Finding | None:
         RULE,
         title,
         name,
-        (*evidence, *((f"threads now: {pools}",) if pools else ())),
+        (*evidence, f"threads now: {pools}" if pools else ""),
         OBSERVED if idle else AGREES,
         help_text,
         case.loader.made_at,

@@ -15,6 +15,7 @@ from array import array
 from dataclasses import replace
 
 from unjam.doctor.facts.run import TimedBatch
+from unjam.system.owned_fd import OwnedFd
 
 HEAD = 4096
 RING = 8192
@@ -31,12 +32,9 @@ class BatchFile:
     __slots__ = ("_at", "_map", "_totals")
 
     def __init__(self, path: str) -> None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(fd, HEAD + RING * _BATCH.size)
-            self._map = mmap.mmap(fd, HEAD + RING * _BATCH.size)
-        finally:
-            os.close(fd)
+        fd = OwnedFd(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.ftruncate(fd, HEAD + RING * _BATCH.size)
+        self._map = mmap.mmap(fd, HEAD + RING * _BATCH.size)
         # a persistent worker creates a new fetcher for each epoch: continue its totals
         known = list(_TOTALS.unpack_from(self._map, 0))
         self._totals = known if known[3] == os.getpid() else [0, 0, 0, os.getpid()]

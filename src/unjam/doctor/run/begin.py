@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Callable
 from types import ModuleType
 
@@ -20,7 +21,7 @@ def begin() -> None:
         return
     _begun.append(os.getpid())
     patch(settings)
-    atexit.register(_at_exit, settings)
+    atexit.register(end, settings)
     if os.getpid() == settings.leader and not settings.observe and not settings.launcher:
         from unjam.loader.pool import fork_server  # noqa: PLC0415 - does not import torch
 
@@ -51,9 +52,8 @@ def patch(settings: Settings, in_force: Callable[[], bool] = lambda: True) -> No
     after_import("torch.utils.data._utils.fetch", after_fetch)
 
 
-def _at_exit(settings: Settings) -> None:
-    import sys  # noqa: PLC0415 - only at exit
-
+def end(settings: Settings) -> None:
+    """Write the reports of this process; in the program's first process, also remove the folder."""
     closing = sys.modules.get("unjam.doctor.run.closing")
     if closing is not None:
         closing.close(settings)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import time
 import warnings
 from typing import TYPE_CHECKING
 
 from unjam.doctor.run import begin
 from unjam.doctor.run.patches import PATCHES
-from unjam.doctor.run.settings import Settings, remove_folder, with_folder
+from unjam.doctor.run.settings import Settings, with_folder
 from unjam.errors import UnjamWarning
 from unjam.loader.options import LoaderOptions, OptionKeywords
 from unjam.system.file_owner import calling_place
@@ -79,9 +78,5 @@ def is_installed() -> bool:
 
 
 def _end(settings: Settings) -> None:
-    if os.getpid() != settings.leader:
-        return
-    closing = sys.modules.get("unjam.doctor.run.closing")
-    if closing is not None:
-        closing.close(settings)
-    remove_folder(settings)
+    if os.getpid() == settings.leader:
+        begin.end(settings)

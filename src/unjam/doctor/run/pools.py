@@ -73,18 +73,17 @@ def try_pools(
     found = []
     for one in pools:
         say(f"running {target} on {one}, for {batches} batches", 0.0)
-        words = (arguments, target) if module else ([target, *arguments], "")
-        found.append(_try_pool(*words, one, lambda: say("", 0.0), batches))
+        settings = Settings(options={} if one == "processes" else {"pool": one}, stop_after=batches)
+        try:
+            seen = short_run(target, arguments, settings, lambda: say("", 0.0), TRIAL_SECONDS, module=module)
+            found.append(_trial(one, seen))
+        except CannotRun as error:
+            found.append(PoolTrial(one, problem=_last_error(str(error))))
     return found
 
 
-def _try_pool(program: list[str], module: str, pool: str, tick: Callable[[], None], batches: int) -> PoolTrial:
-    """Run the program on a pool until it has some batches."""
-    options = {} if pool == "processes" else {"pool": pool}
-    try:
-        seen = short_run(program, module, Settings(options=options, stop_after=batches), tick, TRIAL_SECONDS)
-    except CannotRun as error:
-        return PoolTrial(pool, problem=_last_error(str(error)))
+def _trial(pool: str, seen: dict[str, Any]) -> PoolTrial:
+    """Return what happened on a pool, from the summary of the program."""
     used = max(seen["loaders"], key=lambda one: one["batches"], default=None)
     if used is None:
         return PoolTrial(pool, problem=seen["ended"] or "the program used no loader")

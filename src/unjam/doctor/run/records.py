@@ -298,54 +298,40 @@ class Record:
 
 
 def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
-    causes: Counter[tuple[str, str]] = Counter()
-    samples: dict[tuple[str, str], list[str]] = {}
-    totals: Counter[str] = Counter()
+    done = [recorder.statistics() for recorder in recorders]
+    samples: dict[tuple[str, str], list[str]] = {}  # the failed ones, by error and decision
     overdue: list[tuple[str, float]] = []
-    seconds = {"sampling": 0.0, "collating": 0.0, "packing": 0.0}
     incidents: Counter[str] = Counter()
-    own: list[float] = []
-    for recorder in recorders:
-        done = recorder.statistics()
-        totals.update(samples=done.samples, failed=done.failed, restarts=done.restarts)
-        incidents.update(done.incidents)
-        own += recorder.starts
-        for name, stage in (("sampling", "getitem"), ("collating", "collate"), ("packing", "pickle")):
-            seconds[name] += done.stages[stage].total
+    nodes: dict[str, Counter[str]] = {}
+    for recorder, statistics in zip(recorders, done, strict=True):
+        incidents.update(statistics.incidents)
         for error in recorder.errors:
             if isinstance(error.exception, SampleTimeoutError):
                 overdue.append((str(error.index), error.seconds))
-            key = (words_of(error.exception), error.decision)
-            indices = error.indices or (error.index,)
-            causes[key] += len(indices)
-            samples.setdefault(key, []).extend(str(index) for index in indices)
-    nodes: dict[str, Counter[str]] = {}
-    for recorder in recorders:
-        for name, one in recorder.statistics().nodes.items():
+            failed = samples.setdefault((words_of(error.exception), error.decision), [])
+            failed += map(str, error.indices or (error.index,))
+        for name, one in statistics.nodes.items():
             known = nodes.setdefault(name, Counter())
             known.update(batches=one.batches, bytes=one.bytes)
             known["workers"] = max(known["workers"], one.workers)
     profilers = [recorder.profiler for recorder in recorders if recorder.profiler is not None]
-    profile = dataclasses.asdict(together(profilers)) if profilers else None
     chosen = next((recorder.auto() for recorder in reversed(recorders) if recorder.auto is not None), None)
-    auto = f"{chosen.workers} workers, prefetch {chosen.prefetch}: {chosen.why}" if chosen is not None else ""
     copies = CopyCount.together([recorder.copies for recorder in recorders]).statistics()
-    failures = tuple(
-        RunFailure(words, count, ", ".join(dict.fromkeys(samples[words, decision][:5])), decision)
-        for (words, decision), count in causes.most_common(10)
-    )
-    counted = {name: totals[name] for name in ("samples", "failed", "restarts")}
+    stages = {"sampling": "getitem", "collating": "collate", "packing": "pickle"}
     return {
-        **counted,
-        **seconds,
-        "failures": failures,
+        **{name: sum(getattr(one, name) for one in done) for name in ("samples", "failed", "restarts")},
+        **{name: sum(one.stages[stage].total for one in done) for name, stage in stages.items()},
+        "failures": tuple(
+            RunFailure(words, len(indices), ", ".join(dict.fromkeys(indices[:5])), decision)
+            for (words, decision), indices in sorted(samples.items(), key=lambda one: -len(one[1]))[:10]
+        ),
         "incidents": dict(incidents),
-        "own_starts": tuple(own),
+        "own_starts": tuple(seconds for recorder in recorders for seconds in recorder.starts),
         "overdue": tuple(overdue),
-        "profile": profile,
-        "auto": auto,
+        "profile": dataclasses.asdict(together(profilers)) if profilers else None,
+        "auto": f"{chosen.workers} workers, prefetch {chosen.prefetch}: {chosen.why}" if chosen is not None else "",
         "nodes": tuple((name, one["workers"], one["batches"], one["bytes"]) for name, one in nodes.items()),
-        "does_not_pay": next((said for one in recorders if (said := one.statistics().does_not_pay)), ""),
+        "does_not_pay": next((one.does_not_pay for one in done if one.does_not_pay), ""),
         "device": str(copies).strip().removeprefix("device: ") if copies is not None else "",
     }
 

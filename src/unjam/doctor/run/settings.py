@@ -6,7 +6,8 @@ import json
 import os
 import shlex
 import tempfile
-from dataclasses import asdict, dataclass, field
+import time
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 VARIABLE = "UNJAM_RUN"
@@ -46,8 +47,6 @@ def from_environment() -> Settings | None:
         return Settings(**json.loads(text))
     if os.environ.get(PLAIN_VARIABLE, "0") in ("", "0"):
         return None
-    import time  # noqa: PLC0415 - only the first process needs it
-
     settings = Settings(
         **parse(shlex.split(os.environ.get(OPTIONS_VARIABLE, ""))), leader=os.getpid(), began=time.time()
     )
@@ -58,12 +57,10 @@ def from_environment() -> Settings | None:
 
 def with_folder(settings: Settings) -> Settings:
     """Add a folder for the workers' files, which the leader removes; remove those of dead leaders."""
-    import dataclasses  # noqa: PLC0415 - as above
-
-    from unjam.system.leftovers import prefix, sweep  # noqa: PLC0415 - as above
+    from unjam.system.leftovers import prefix, sweep  # noqa: PLC0415 - only the first process needs it
 
     sweep()
-    return dataclasses.replace(settings, folder=tempfile.mkdtemp(prefix=prefix("run", settings.leader)))
+    return replace(settings, folder=tempfile.mkdtemp(prefix=prefix("run", settings.leader)))
 
 
 def remove_folder(settings: Settings) -> None:

@@ -22,10 +22,10 @@ MOST = 600.0
 
 
 def short_run(
-    program: list[str], module: str, settings: Settings, tick: Callable[[], None], most: float = MOST
+    target: str, arguments: list[str], settings: Settings, tick: Callable[[], None], most: float = MOST, *, module: bool
 ) -> dict[str, Any]:
     """Return the summary of a process of the program that used a loader: the first rank's, if there are several."""
-    command = [sys.executable, *words(program, module)]
+    command = [sys.executable, *(words(arguments, target) if module else words([target, *arguments], ""))]
     settings = with_folder(dataclasses.replace(settings, quiet=True, leader=os.getpid(), began=time.time()))
     settings = dataclasses.replace(settings, json=os.path.join(settings.folder, "run.json"))
     output = os.path.join(settings.folder, "output")

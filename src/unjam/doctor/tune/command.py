@@ -48,7 +48,7 @@ def tune_result(wanted: TuneRequest, say: Callable[[str, float], None]) -> tuple
             step, words = _step_from_program(wanted, say)
         process = open_target(wanted.target, wanted.arguments, module=wanted.module)
         options = TuneOptions(wanted.budget, step, words, wanted.profile)
-        measured, _, loaders = tune(process, wanted.target, options, say)
+        measured, loaders = tune(process, wanted.target, options, say)
     except (CannotExamine, CannotRun) as error:
         raise CannotTune(str(error)) from error
     return without_secrets(judge(measured)), loaders
@@ -58,17 +58,10 @@ def _step_from_program(wanted: TuneRequest, say: Callable[[str, float], None]) -
     if wanted.target.endswith(".ipynb") or (":" in wanted.target and not wanted.module):
         raise CannotTune("--steps needs a script; for a notebook or an object, give --step-ms")
     say(f"running {wanted.target} for {wanted.steps} batches", 0.0)
-    program = wanted.arguments if wanted.module else [wanted.target, *wanted.arguments]
-    module = wanted.target if wanted.module else ""
-    step, batches = _measure_step(program, module, wanted.steps, lambda: say("", 0.0))
-    return step, f"the median of {batches} steps of the program itself"
-
-
-def _measure_step(program: list[str], module: str, steps: int, tick: Callable[[], None]) -> tuple[float, int]:
-    """Return the median seconds of a step, and the number of batches."""
-    seen = short_run(program, module, Settings(observe=True, stop_after=steps + 1), tick)
+    settings = Settings(observe=True, stop_after=wanted.steps + 1)
+    seen = short_run(wanted.target, wanted.arguments, settings, lambda: say("", 0.0), module=wanted.module)
     known = [(one["step"], one["batches"]) for one in seen["loaders"] if one.get("step")]
     if not known:
         raise CannotRun("the program used too few batches to measure a training step")
     step, batches = max(known, key=lambda pair: pair[1])
-    return float(step), int(batches)
+    return float(step), f"the median of {batches} steps of the program itself"

@@ -131,13 +131,8 @@ class Tuner:
                 return  # twice as fast as the training needs
 
     def _worker_counts(self) -> list[int]:
-        counts, workers = [0, 1], 2
-        while workers <= self._most:
-            counts.append(workers)
-            workers *= 2
-        if self._most not in counts:
-            counts.append(self._most)
-        return counts
+        doubled = (1 << number for number in range(self._most.bit_length()))
+        return list(dict.fromkeys([0, *doubled, self._most]))
 
     def _doubling_fits(self, found: Measurement) -> bool:
         """Whether twice as many workers would fit into memory."""
@@ -151,11 +146,7 @@ class Tuner:
 
     def _try_variants(self) -> None:
         tune_result = self.so_far()
-        good = {
-            setting: tune_result.rate(setting)
-            for setting in tune_result.settings()
-            if tune_result.rate(setting) > 0 and setting.driver == "unjam"
-        }
+        good = {setting: rate for setting, rate in tune_result.good_rates().items() if setting.driver == "unjam"}
         if not good:
             return
         best = max(good.values())
@@ -182,11 +173,8 @@ class Tuner:
 
     def _measure_best_again(self) -> None:
         """Measure the best settings again, in rounds, while there is time."""
-        tune_result = self.so_far()
-        rates = {setting: tune_result.rate(setting) for setting in tune_result.settings()}
-        best_settings = sorted(
-            (setting for setting in rates if rates[setting] > 0), key=lambda setting: -rates[setting]
-        )[:LEADERS]
+        rates = self.so_far().good_rates()
+        best_settings = sorted(rates, key=lambda setting: -rates[setting])[:LEADERS]
         best = max(rates.values(), default=0.0)
         # the cheapest setting that is nearly as good may become the choice: measure it again too
         about = [setting for setting in rates if rates[setting] >= best * 0.9]
@@ -197,7 +185,7 @@ class Tuner:
             TuneSetting("torch", self._lead.workers) if self._lead else None,
             self.as_is,
         ):
-            if setting is not None and setting not in best_settings and rates.get(setting, 0) > 0:
+            if setting in rates and setting not in best_settings:
                 best_settings.append(setting)
         profile = next((setting for setting in best_settings if setting.driver == "unjam" and setting.workers), None)
         if self._options.profile and profile is not None:
@@ -232,7 +220,7 @@ class Tuner:
 
 def tune(
     process: TargetProcess, target: str, options: TuneOptions, say: Callable[[str, float], None] = lambda _, __: None
-) -> tuple[TuneResult, Case, int]:
+) -> tuple[TuneResult, int]:
     """Tune the loader that a program iterates first; also return how many loaders it has."""
     try:
         say(f"running {target} until its first iter(loader)", 0.0)
@@ -242,7 +230,6 @@ def tune(
             raise CannotExamine(
                 "its samples come from a queue, a pipe or a socket: data consumed by one trial would be missing from the next"
             )
-        tune_result = Tuner(process, 0, case, options, say).run()
-        return tune_result, case, loaders
+        return Tuner(process, 0, case, options, say).run(), loaders
     finally:
         process.end()

@@ -5,11 +5,13 @@ This needs no permission to trace the process, only to open its file descriptors
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 
 from unjam.doctor.facts.scene import Activity
 from unjam.loader.transport.status_page import PAGE_BYTES, Heartbeat, Stage, read_heartbeat
+from unjam.system.owned_fd import OwnedFd
 from unjam.system.proc_files import descriptors
 
 _STAGES = {
@@ -21,18 +23,13 @@ _STAGES = {
 
 def heartbeat_of(pid: int) -> Heartbeat | None:
     """Return the last heartbeat; None: not an unjam worker, or we may not open its descriptors."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         for number, target in descriptors(pid).items():
             if target.startswith("/memfd:unjam-page"):
-                fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-                try:
-                    # we read it instead of mapping it: its owner may truncate it at any time
-                    data = os.pread(fd, PAGE_BYTES, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-                finally:
-                    os.close(fd)
+                fd = OwnedFd(os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+                # we read it instead of mapping it: its owner may truncate it at any time
+                data = os.pread(fd, PAGE_BYTES, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
                 return read_heartbeat(memoryview(data).cast("q")) if len(data) == PAGE_BYTES else None
-    except (OSError, ValueError):
-        return None
     return None
 
 

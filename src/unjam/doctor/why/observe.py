@@ -105,13 +105,14 @@ def observe(family: Family, seconds: float = 0.0) -> Scene:
     first = family.mains[0].pid
     way = remedy(first) if blind else ""
     kills = oom_kills(first)
+    free, whole = limits.shared_memory(f"/proc/{first}/root")
     return Scene(
         tuple(with_holders(one, everyone) for one in everyone),
         elapsed,
         f"this user may not read the program's memory ({blind.removeprefix('Error: ')})" if blind and way else blind,
         way,
         limits.processors(),
-        _shm(first),
+        (free or 0, whole or 0),
         available_memory(),
         kills.count if kills else 0,
     )
@@ -363,11 +364,8 @@ def _descriptors(pid: int) -> tuple[int, bool]:
 
 
 def _most_files(pid: int) -> int:
-    for line in read_text(f"/proc/{pid}/limits").splitlines():
-        if line.startswith("Max open files"):
-            word = line.split()[3]
-            return int(word) if is_number(word) else 0
-    return 0
+    words = read_text(f"/proc/{pid}/limits").partition("Max open files")[2].split()
+    return int(words[0]) if words and is_number(words[0]) else 0
 
 
 def _log(pid: int) -> str:
@@ -380,11 +378,3 @@ def _last_error(pid: int) -> str:
     """Return the last line of standard error that mentions an error or exception."""
     lines = read_their_output(pid, 2, 20_000).decode("utf-8", "replace").splitlines()
     return next((line.strip()[:200] for line in reversed(lines) if "Error" in line or "Exception" in line), "")
-
-
-def _shm(pid: int) -> tuple[int, int]:
-    try:
-        room = os.statvfs(os.path.join("/proc", str(pid), "root", "dev", "shm"))
-    except OSError:
-        return 0, 0
-    return room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize

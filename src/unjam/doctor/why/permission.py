@@ -11,19 +11,16 @@ _SYS_PTRACE = 19
 
 def remedy(pid: int) -> str:
     """Return what the user can do, or "" if we have the capability already."""
+    if _has(_SYS_PTRACE):
+        return ""
     scope = read_text("/proc/sys/kernel/yama/ptrace_scope").strip()
     owner, mine = _owner(pid), os.geteuid()
-    capable = _has(_SYS_PTRACE)
     ways = []
-    if capable:
-        return ""
     if owner is not None and mine not in (owner, 0):
         ways.append(f"run this as the user that owns the process (uid {owner}) or as root")
     if scope in ("1", "2"):
         ways.append(
-            "`sudo sysctl kernel.yama.ptrace_scope=0` (it is "
-            + scope
-            + " now: only a parent process may read another), or `sudo unjam why`"
+            f"`sudo sysctl kernel.yama.ptrace_scope=0` (it is {scope} now: only a parent process may read another), or `sudo unjam why`"
         )
     elif scope == "3":
         ways.append("kernel.yama.ptrace_scope is 3: no process may read another until the next boot")

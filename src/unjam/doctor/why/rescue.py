@@ -12,6 +12,7 @@ from unjam.doctor.facts.scene import Process
 from unjam.doctor.mechanisms.scenes import blocked_processes
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.why.families import Family
+from unjam.system.owned_fd import OwnedFd
 from unjam.system.process_table import entry
 
 
@@ -24,7 +25,7 @@ class Target:
 
     def __init__(self, worker: Process, handle: int) -> None:
         self.name = worker.name
-        self._handle = handle
+        self._handle = OwnedFd(handle)
 
     def end(self) -> bool:
         """Kill it; False: it had already exited."""
@@ -32,15 +33,7 @@ class Target:
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         except ProcessLookupError:
             return False
-        finally:
-            self.close()
         return True
-
-    def close(self) -> None:
-        """Close the pidfd."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
 
 
 def stuck_worker(diagnosis: Diagnosis, family: Family) -> Target:
@@ -59,19 +52,17 @@ def stuck_worker(diagnosis: Diagnosis, family: Family) -> Target:
         raise CannotRescue("no worker is stuck; nothing was killed")
     worker = found[0]
     try:
-        handle = os.pidfd_open(worker.pid)
+        target = Target(worker, os.pidfd_open(worker.pid))
     except OSError as error:
         raise CannotRescue(f"{worker.name} has exited in the meantime; nothing was killed") from error
     # pids are reused: the pidfd must refer to the process that we observed
     one = entry(worker.pid)
     seen = next((known for known in (*family.workers, *family.others) if known.pid == worker.pid), None)
     if one is None or seen is None or one.born != seen.born:
-        os.close(handle)
         raise CannotRescue(f"{worker.name} has exited in the meantime; nothing was killed")
     if not one.name.startswith("unjam-worker"):
-        os.close(handle)
         raise CannotRescue(
             f"{worker.name} belongs to a loader that does not recover from a lost worker; nothing was killed. "
             "unjam's loader does; `unjam run` uses it instead of torch's"
         )
-    return Target(worker, handle)
+    return target

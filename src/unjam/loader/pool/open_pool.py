@@ -186,22 +186,22 @@ def _forking(request: PoolRequest) -> ProcessPool:
 
 
 def _fork_is_safe() -> bool:
-    from unjam.system.fork_safety import fork_now  # noqa: PLC0415 - only when something cannot be sent
+    from unjam.system.fork_safety import risks  # noqa: PLC0415 - only when something cannot be sent
 
-    return fork_now().safe
+    return not risks()
 
 
 def _fall_back(request: PoolRequest, problem: CannotShipError) -> ProcessPool:
     if "fork" not in multiprocessing.get_all_start_methods():
         raise problem
-    from unjam.system.fork_safety import fork_now  # noqa: PLC0415 - only when something cannot be sent
+    from unjam.system.fork_safety import risks  # noqa: PLC0415 - only when something cannot be sent
 
-    safety = fork_now()
-    risk = "forking is safe at the moment" if safety.safe else f"the risk: {'; '.join(safety.reasons)}"
+    reasons = risks()
+    risk = f"the risk: {'; '.join(reasons)}" if reasons else "forking is safe at the moment"
     handle = next((one for one in shared_handles(request.worker_input) if one.path == problem.path), None)
     if handle is not None:
         risk += f"; {handle.risk}"
-    if handle is not None or not safety.safe:
+    if handle is not None or reasons:
         risk += f"\n{problem.cure}"
     _warn_once(problem.path, f"%s (%s) {_FORKS}; %s", problem.path, problem.type_name, risk)
     return _forking(request)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 
+from unjam.system.owned_fd import OwnedFd
+
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
 _VERSION = 1
 _PATH_BENEATH = 1
@@ -45,35 +47,30 @@ def refuse_writes_outside(folders: list[str], existing: list[str]) -> None:
     handled = _WRITE_FILE | _CHANGES_IN_FOLDERS | (_REFER if known >= 2 else 0) | (_TRUNCATE if known >= 3 else 0)
     libc = ctypes.CDLL(None, use_errno=True)
     attributes = ctypes.c_uint64(handled)
-    ruleset = _checked(
-        libc.syscall(ctypes.c_long(_CREATE_RULESET), ctypes.byref(attributes), ctypes.c_size_t(8), ctypes.c_uint32(0))
+    created = libc.syscall(
+        ctypes.c_long(_CREATE_RULESET), ctypes.byref(attributes), ctypes.c_size_t(8), ctypes.c_uint32(0)
     )
-    try:
-        for path in folders:
-            _allow(libc, ruleset, path, handled)
-        for path in existing:
-            _allow(libc, ruleset, path, _WRITE_FILE | (_TRUNCATE if known >= 3 else 0))
-        _checked(libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-        _checked(libc.syscall(ctypes.c_long(_RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint32(0)))
-    finally:
-        os.close(ruleset)
+    ruleset = OwnedFd(_checked(created))
+    for path in folders:
+        _allow(libc, ruleset, path, handled)
+    for path in existing:
+        _allow(libc, ruleset, path, _WRITE_FILE | (_TRUNCATE if known >= 3 else 0))
+    _checked(libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    _checked(libc.syscall(ctypes.c_long(_RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint32(0)))
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
     try:
-        at = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        at = OwnedFd(os.open(path, os.O_PATH | os.O_CLOEXEC))
     except OSError:
         return  # not on this machine
-    try:
-        rule = _PathBeneath(rights, at)
-        _checked(
-            libc.syscall(
-                ctypes.c_long(_ADD_RULE), ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), ctypes.byref(rule),
-                ctypes.c_uint32(0),
-            )
-        )  # fmt: skip
-    finally:
-        os.close(at)
+    rule = _PathBeneath(rights, at)
+    _checked(
+        libc.syscall(
+            ctypes.c_long(_ADD_RULE), ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), ctypes.byref(rule),
+            ctypes.c_uint32(0),
+        )
+    )  # fmt: skip
 
 
 def _checked(result: int) -> int:

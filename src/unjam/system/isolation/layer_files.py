@@ -131,19 +131,13 @@ def copy_status(source: bytes, target: bytes) -> None:
     if not is_same and not is_link:
         # The copy belongs to us, or may do so: grant this user only what it may do with the original.
         mode = mode | 0o600 if os.access(source, os.W_OK) else mode & ~0o222
-    for name in _attributes(source):
-        with contextlib.suppress(OSError):
-            os.setxattr(target, name, os.getxattr(source, name, follow_symlinks=False), follow_symlinks=False)
+    with contextlib.suppress(OSError):
+        for name in os.listxattr(source, follow_symlinks=False):
+            with contextlib.suppress(OSError):
+                os.setxattr(target, name, os.getxattr(source, name, follow_symlinks=False), follow_symlinks=False)
     if not is_link:
         os.chmod(target, mode)
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
-
-
-def _attributes(path: bytes) -> list[str]:
-    try:
-        return os.listxattr(path, follow_symlinks=False)
-    except OSError:
-        return []
 
 
 def entries(folder: bytes) -> list[os.DirEntry[bytes]]:

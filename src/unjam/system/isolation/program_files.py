@@ -128,14 +128,10 @@ class ProgramFiles:
                 shutil.copytree(copy, scratch, symlinks=True)
                 _link_missing(f"{copy}.{_TEMPORARY}", f"{self.shared}/{_TEMPORARY}")
             redirect.use(scratch, self.shared)
-            if self.isolation == REFUSED:
-                self._refuse_writes(name)
-
-    def _refuse_writes(self, name: str) -> None:
-        if name == PROGRAM:  # trials inherit it
-            with contextlib.suppress(OSError):  # then the refused paths are not recorded
-                refusals.send_to(f"{self.shared}/{_REFUSALS}")
-            landlock.refuse_writes_outside([self.base, _SHARED_MEMORY], _DEVICES)
+            if self.isolation == REFUSED and name == PROGRAM:  # trials inherit it
+                with contextlib.suppress(OSError):  # then the refused paths are not recorded
+                    refusals.send_to(f"{self.shared}/{_REFUSALS}")
+                landlock.refuse_writes_outside([self.base, _SHARED_MEMORY], _DEVICES)
 
     def listen(self) -> refusals.Refusals | None:
         """In the doctor, before the program starts: record the writes that are refused, where the kernel refuses any."""

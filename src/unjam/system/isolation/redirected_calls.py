@@ -119,9 +119,9 @@ def _scandir(path: Any = ".") -> Any:
         return Entries([Entry(*one) for one in names])
 
 
-def _check_folder(full: str, look: Callable[[str], os.stat_result] = os.stat) -> None:
+def _check_folder(full: str) -> None:
     assert files is not None
-    if not stat.S_ISDIR(look(files.find(full)).st_mode):
+    if not stat.S_ISDIR(original["stat"](files.find(full)).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), full)
 
 
@@ -322,15 +322,6 @@ def _changes_entry(name: str, change: Callable[..., None]) -> Callable[..., None
     return replaced
 
 
-def _make_folder(here: RedirectedFiles, full: str, mode: int = 0o777) -> None:
-    here.make_folder(full, mode)
-
-
-def _remove_folder(here: RedirectedFiles, full: str) -> None:
-    _check_folder(full, original["lstat"])
-    here.remove_folder(full)
-
-
 @functools.wraps(os.replace)
 def _replace(src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
     source, target = path_text(src, src_dir_fd), path_text(dst, dst_dir_fd)
@@ -382,7 +373,7 @@ def replaced() -> dict[str, Any]:
         "lstat": _reads("lstat", follows=False), "lchown": _changes("lchown", follows=False),
         "listdir": _listdir, "scandir": _scandir, "readlink": _readlink, "getcwd": _getcwd, "getcwdb": _getcwdb,
         "chdir": _chdir, "open": _os_open,
-        "mkdir": _changes_entry("mkdir", _make_folder), "rmdir": _changes_entry("rmdir", _remove_folder),
+        "mkdir": _changes_entry("mkdir", RedirectedFiles.make_folder), "rmdir": _changes_entry("rmdir", RedirectedFiles.remove_folder),
         "unlink": (unlink := _changes_entry("unlink", RedirectedFiles.remove)), "remove": unlink,
         "rename": _replace, "replace": _replace, "link": _link, "symlink": _symlink,
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable
@@ -55,7 +56,7 @@ class Entry:
         return False
 
 
-class Entries:
+class Entries(contextlib.AbstractContextManager["Entries"]):
     """The iterator that os.scandir returns for a redirected folder."""
 
     def __init__(self, entries: list[Entry]) -> None:
@@ -66,9 +67,6 @@ class Entries:
 
     def __next__(self) -> Entry:
         return next(self._entries)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

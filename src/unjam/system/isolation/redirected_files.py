@@ -240,6 +240,8 @@ class RedirectedFiles:
 
     def remove_folder(self, full: str) -> None:
         """Remove a folder without visible entries."""
+        if not stat.S_ISDIR(_lstat(self.find(full)).st_mode):
+            raise _error(errno.ENOTDIR, full)
         if self.names(full):
             raise _error(errno.ENOTEMPTY, full)
         self.hide(full)
@@ -247,7 +249,7 @@ class RedirectedFiles:
             _rmdir(self.files + full)
             self._invalidate()
 
-    def make_folder(self, full: str, mode: int) -> None:
+    def make_folder(self, full: str, mode: int = 0o777) -> None:
         """Make a folder."""
         if _exists(self.find(full)):
             raise _error(errno.EEXIST, full)
@@ -402,11 +404,7 @@ def _error(number: int, path: str) -> OSError:
 
 
 def _exists(path: str) -> bool:
-    try:
-        _lstat(path)
-    except OSError:
-        return False
-    return True
+    return _mode(path) != 0
 
 
 def _mode(path: str) -> int:

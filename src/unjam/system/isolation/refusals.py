@@ -25,6 +25,7 @@ import struct
 import threading
 from dataclasses import dataclass
 
+from unjam.system.owned_fd import OwnedFd
 from unjam.system.private_files import own_folder
 
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
@@ -111,11 +112,7 @@ def send_to(path: str) -> None:
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as connection:
         with own_folder(posixpath.dirname(path)) as folder:
             connection.connect(f"{folder}/{posixpath.basename(path)}")
-        fd = _install()
-        try:
-            socket.send_fds(connection, [b"listener"], [fd])
-        finally:
-            os.close(fd)
+        socket.send_fds(connection, [b"listener"], [OwnedFd(_install())])
 
 
 def _install() -> int:

@@ -145,8 +145,9 @@ class _ViewBuilder:
         for one in points:
             self._show(one, inner)
         for one in kernels:
-            if not _is_within(one.point, [other.point for other in kernels if other is not one]):
-                self._bind(one.point, one.point, recursive=True)
+            above = [other.point for other in kernels if other is not one]
+            if not _is_within(one.point, above) and os.path.lexists(self._target(one.point)):
+                self._kernel.bind(one.point, self._target(one.point), recursive=True)
         if not self._original:
             self._cover_shared_memory()
         self._bind_sockets()
@@ -205,11 +206,10 @@ class _ViewBuilder:
     def _show_file(self, one: Mount, source: bytes, target: bytes) -> None:
         """Show a file that is a mount point: as a private copy in the covering folder."""
         status = os.stat(source)
+        copied = self._layers.copied(os.path.dirname(one.point))
         if not stat.S_ISREG(status.st_mode):
             self._kernel.bind(source, target)
-        elif self._layers.copied(os.path.dirname(one.point)) and os.path.lexists(
-            os.path.join(self._layers.copied(os.path.dirname(one.point)), os.path.basename(one.point))
-        ):
+        elif copied and os.path.lexists(os.path.join(copied, os.path.basename(one.point))):
             pass  # the snapshot has it
         elif status.st_size > MOST_COPIED or not os.access(source, os.R_OK):
             self._show_read_only(one.point)
@@ -320,10 +320,6 @@ class _ViewBuilder:
     def _copy(self, source: bytes, target: bytes) -> None:
         shutil.copyfile(source, target)
         copy_status(source, target)
-
-    def _bind(self, source: bytes, point: bytes, *, recursive: bool) -> None:
-        if os.path.lexists(self._target(point)):
-            self._kernel.bind(source, self._target(point), recursive=recursive)
 
     def _source(self, point: bytes) -> bytes:
         return self._original + point
