@@ -33,7 +33,7 @@ HERE = Place(__file__, 1)
 
 def program(outcome: str = "ended", **facts) -> tuple[ProgramFacts, WatchedLoader]:
     loader = WatchedLoader(1, 10, LoaderDescription(dataset="D", workers=2), HERE, HERE, [WatchedEpoch(0)])
-    process = WatchedProcess(10, 1, None, "train.py", [loader], **facts)
+    process = WatchedProcess(10, None, [loader], **facts)
     return ProgramFacts(outcome, 1 if outcome == "failed" else 0, 10.0, [process]), loader
 
 
@@ -89,7 +89,7 @@ def test_one_worker_alone_shares_no_file():
 
 def test_limits_set_by_the_program_are_named_with_their_line():
     too_large = failure(type_name="OSError", errno=27, limits={"RLIMIT_FSIZE": 4096}, stage="collate", index="")
-    watched, _ = program("failed", failures=[too_large], limit_changes=[LimitChange("RLIMIT_FSIZE", 4096, HERE)])
+    watched, _ = program("failed", failures=[too_large], limit_changes=[LimitChange("RLIMIT_FSIZE", HERE)])
     (found,) = said(watched)
     assert found.rule.code == "UJ411"
     assert found.location == HERE
@@ -138,7 +138,7 @@ def test_harmless_settings_are_not_reported():
 
 
 def test_two_workers_writing_one_open_file_are_found():
-    written = [InheritedOutput("/out.csv", 11, 0, HERE), InheritedOutput("/out.csv", 12, 1, HERE)]
+    written = [InheritedOutput("/out.csv", 0, HERE), InheritedOutput("/out.csv", 1, HERE)]
     (found,) = said(program(inherited_outputs=written)[0])
     assert (found.rule.code, found.culprit) == ("UJ537", "out.csv")
     assert said(program(inherited_outputs=written[:1])[0]) == []

@@ -78,13 +78,13 @@ def test_a_connection_without_an_attribute_is_only_possible(second, found):
     ("pids", "locks", "word"), [((21, 22), False, "likely"), ((21, 22), True, ""), ((21,), False, "")]
 )
 def test_a_path_written_and_read_by_several_workers_is_found(pids, locks, word):
-    written = [SampleOutput("/tmp/decoded.wav", pid, pid - 21, HERE, locks) for pid in pids]
+    written = [SampleOutput("/tmp/decoded.wav", pid, HERE, locks) for pid in pids]
     watched, _ = program(sample_outputs=written)
     assert [one.confidence.value for one in said(watched)] == ([word] if word else [])
 
 
 def test_a_file_read_while_another_worker_writes_it_is_found():
-    written = [SampleOutput("/cache/a.npz", 21, 0, HERE, locks=False, read=False)]
+    written = [SampleOutput("/cache/a.npz", 21, HERE, locks=False, read=False)]
     reads = failure(type_name="EOFError", files=("/cache/a.npz",), pid=22, worker=1)
     assert codes(program("failed", sample_outputs=written, failures=[reads])[0]) == ["UJ537"]
     other = dataclasses.replace(reads, files=("/cache/b.npz",))
@@ -254,7 +254,7 @@ def ranks(mine: list[int], its: list[int], drawn: int):
     facts = dataclasses.replace(first.description, records={"rows": its})
     second = WatchedLoader(1, 11, facts, HERE, HERE, [WatchedEpoch(0, indices=list(range(drawn)))])
     watched.processes[0].rank = 0
-    watched.processes.append(WatchedProcess(11, 1, 1, "train.py", [second]))
+    watched.processes.append(WatchedProcess(11, 1, [second]))
     return watched
 
 

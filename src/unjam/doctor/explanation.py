@@ -15,7 +15,7 @@ from unjam.doctor.proof import AGREES, Basis, Severity
 
 if TYPE_CHECKING:
     from unjam.doctor.facts.case import Case
-    from unjam.doctor.facts.program_facts import ProgramFacts
+    from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +40,9 @@ class Knowledge:
     watched: ProgramFacts
     cases: tuple[Case, ...]
 
-    def case_of(self, pid: int, loader: int) -> Case | None:
-        """Return the case of a loader of the program."""
-        return next(
-            (
-                one
-                for one in self.cases
-                if one.watched_loader is not None
-                and (one.watched_loader.pid, one.watched_loader.number) == (pid, loader)
-            ),
-            None,
-        )
+    def case_of(self, loader: WatchedLoader | None) -> Case | None:
+        """Return the case of a loader of the program, if it was examined."""
+        return next((one for one in self.cases if loader is not None and one.watched_loader is loader), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ A rule gives only the basis: a `Ground` or a `Toggle`. It cannot choose the conf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -127,7 +127,8 @@ def prove(basis: Basis, case: Case | None) -> Proof:
     recovered = next((one for one in known if base is not None and basis.removes(base, one)), None)
     if recovered is None or base is None:
         if known and not missing:
-            return Proof(Confidence.POSSIBLE, tuple(_no_difference(known)), void=basis.decisive)
+            same = tuple(f"{one.plan}: no difference" for one in known[:2])
+            return Proof(Confidence.POSSIBLE, same, void=basis.decisive)
         return Proof(basis.ground.value, (), missing[:1], void=basis.decisive)
     said = f"{recovered.plan}: {_result(recovered)}"
     again = case.repeated(basis.base)
@@ -138,11 +139,6 @@ def prove(basis: Basis, case: Case | None) -> Proof:
     if not basis.removes(again, recovered):
         return Proof(Confidence.LIKELY, (said, "without the change, the failure did not return every time"))
     return Proof(Confidence.PROVEN, (f"{said}; without the change, the failure returned",))
-
-
-def _no_difference(trials: list[Trial]) -> Iterator[str]:
-    for one in trials[:2]:
-        yield f"{one.plan}: no difference"
 
 
 def _result(trial: Trial) -> str:

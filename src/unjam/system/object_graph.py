@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 class Held(NamedTuple):
     """One thing that an object holds.
 
-    step: the text that leads to it, such as ".name" or "[3]". holder, name: the object, and the
+    path: the text that leads to it, such as ".name" or "[3]". holder, name: the object, and the
     attribute, key or index there. put: stores another value in its place; None where the holder
     cannot be changed.
     """
 
-    step: str
+    path: str
     value: Any
     holder: Any = None
     name: Any = None
@@ -73,13 +73,13 @@ def wrapped(obj: Any) -> Iterator[Held]:
     if isinstance(obj, functools.partial):
         yield Held(".func", obj.func, obj, "func")
         for name, held in ((".args", obj.args), (".keywords", obj.keywords)):
-            yield from (part._replace(step=name + part.step) for part in items(held))
+            yield from (part._replace(path=name + part.path) for part in items(held))
     elif isinstance(obj, types.MethodType):
         yield Held(".__self__", obj.__self__, obj, "__self__")
 
 
 def enclosed(function: types.FunctionType) -> Iterator[Held]:
-    """The variables that a function keeps from the function around it; `step` is the name."""
+    """The variables that a function keeps from the function around it; `path` is the name."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             value = cell.cell_contents
@@ -91,7 +91,7 @@ def enclosed(function: types.FunctionType) -> Iterator[Held]:
 def walk(
     root: Held, parts_of: Callable[[Held], Iterator[Held]], *, deepest: int, most: int
 ) -> Iterator[tuple[Held, bool]]:
-    """Everything below an object, nearest first, with the whole path as its step; True the first time it is met.
+    """Everything below an object, nearest first, each with its whole path; True the first time it is met.
 
     `parts_of` says what to look at below a part. Each object is searched once.
     """

@@ -26,7 +26,6 @@ class CleanupProcess:
 
     def __init__(self, base: str, folder: str) -> None:
         """base: the folder to remove at the end. folder: the one in it where sessions are recorded."""
-        self._folder = folder
         read, self._write = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
@@ -36,10 +35,6 @@ class CleanupProcess:
             finally:
                 os._exit(0)
         os.close(read)
-
-    def record_session(self, leader: int) -> None:
-        """Record a session that was started."""
-        record_session(self._folder, leader)
 
     def dismiss(self) -> int:
         """Tell the process that nothing is left to clean up. Returns its pid, which the caller must reap."""

@@ -17,8 +17,7 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unjam.doctor.check.randomness import is_generator
@@ -41,19 +40,8 @@ NUMBER_NAMES = ("fd", "fileno", "desc", "handle", "file")
 _PLAIN = (str, bytes, int, float, bool, complex, type(None), types.ModuleType, type, types.CodeType, range, slice)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundObject:
-    """An object that the search found. replace: stores another object in its place; None if the owner cannot be changed."""
-
-    path: str
-    obj: Any
-    owner: Any
-    name: Any
-    replace: Callable[[Any], None] | None
-
-
-def walk(roots: Mapping[str, Any]) -> Iterator[FoundObject]:
-    """Every reachable object, once, nearest first."""
+def walk(roots: Mapping[str, Any]) -> Iterator[Held]:
+    """Every reachable object, once, nearest first, with its whole path."""
 
     def of_roots(above: Held) -> Iterator[Held]:
         return (
@@ -65,7 +53,7 @@ def walk(roots: Mapping[str, Any]) -> Iterator[FoundObject]:
     top = Held("", roots)
     for part, fresh in object_graph.walk(top, of_roots, deepest=DEEPEST + 1, most=MOST_OBJECTS):
         if fresh and not isinstance(part.value, _PLAIN):
-            yield FoundObject(part.step, part.value, part.holder, part.name, part.put)
+            yield part
 
 
 def module_file(kind: type) -> str:
@@ -78,8 +66,8 @@ def _is_torch_object(obj: Any) -> bool:
 
 
 def _parts(above: Held) -> Iterator[Held]:
-    """The parts of an object, each with its whole path as its step."""
-    path, obj = above.step, above.value
+    """The parts of an object, each with its whole path."""
+    path, obj = above.path, above.value
     if isinstance(obj, _PLAIN) or _is_torch_object(obj):
         return
     if isinstance(obj, types.MethodType):
@@ -93,7 +81,7 @@ def _parts(above: Held) -> Iterator[Held]:
         if not isinstance(obj, (dict, list, tuple, functools.partial)):
             parts = itertools.chain(parts, object_graph.attributes(obj, 200))
         for part in parts:
-            yield part._replace(step=f"{path}{part.step}"[:200])
+            yield part._replace(path=f"{path}{part.path}"[:200])
         if not isinstance(obj, (dict, list, tuple, functools.partial)):
             yield from _class_parts(type(obj), path)
 
@@ -123,10 +111,6 @@ def _function_parts(function: types.FunctionType) -> Iterator[Held]:
         yield Held(getattr(wrapped, "__name__", "wrapped"), wrapped, function, "__wrapped__")
 
 
-def _first_items(items: Any) -> list[Any]:
-    return list(itertools.islice(items, EXAMINED))
-
-
 def names_in(code: types.CodeType) -> Iterator[str]:
     """Every name that a function's code looks up, including nested functions."""
     yield from code.co_names
@@ -135,21 +119,12 @@ def names_in(code: types.CodeType) -> Iterator[str]:
             yield from names_in(constant)
 
 
-def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
-    """The lengths of the reachable containers, to find those that grow while samples are loaded."""
-    return {
-        found.path: len(found.obj)
-        for found in walk(roots)
-        if isinstance(found.obj, (list, dict, set, deque, bytearray))
-    }
-
-
 def contents(roots: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """The lengths of the reachable containers, and a hash of the identities of their items."""
     return {
-        found.path: (len(found.obj), hash(tuple(map(id, itertools.islice(found.obj, MOST_IDENTIFIED)))))
+        found.path: (len(found.value), hash(tuple(map(id, itertools.islice(found.value, MOST_IDENTIFIED)))))
         for found in walk(roots)
-        if isinstance(found.obj, (list, dict, set, deque))
+        if isinstance(found.value, (list, dict, set, deque, bytearray))
     }
 
 
@@ -202,8 +177,8 @@ def has_methods(obj: Any, *methods: str) -> bool:
 
 
 def _holds_objects(container: Any) -> bool:
-    values = list(container.values())[:8] if isinstance(container, dict) else _first_items(container)[:8]
-    return any(not isinstance(value, (bool, type(None))) for value in values)
+    values = container.values() if isinstance(container, dict) else container
+    return any(not isinstance(value, (bool, type(None))) for value in itertools.islice(values, 8))
 
 
 def descriptor(obj: Any) -> int | None:
@@ -241,31 +216,31 @@ class Inventory:
     """The parts of one loader, with the objects themselves."""
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
-        self.found: dict[str, FoundObject] = {}
+        self.found: dict[str, Held] = {}
         self.names: dict[int, str] = {}
-        self._holders: dict[str, FoundObject] = {}
-        self._numbers: dict[str, tuple[FoundObject, int]] = {}
+        self._holders: dict[str, Held] = {}
+        self._numbers: dict[str, Held] = {}
         opened = open_files()
         for found in walk(roots):
             self._find_numbers(found, opened)
-            kind = kind_of(found.obj)
+            kind = kind_of(found.value)
             shown = self._shown(found.path)
-            self.names.setdefault(id(found.obj), shown)
-            if kind and shown in self.found and kind_of(self.found[shown].obj) != kind:
+            self.names.setdefault(id(found.value), shown)
+            if kind and shown in self.found and kind_of(self.found[shown].value) != kind:
                 self.found[found.path] = found  # e.g. a pipe and a lock of one holder
             elif kind:
                 self.found.setdefault(shown, found)
-            elif _is_from_standard_library(found.obj) and not isinstance(
-                found.obj, (list, dict, tuple, types.FunctionType, types.MethodType)
+            elif _is_from_standard_library(found.value) and not isinstance(
+                found.value, (list, dict, tuple, types.FunctionType, types.MethodType)
             ):
                 self._holders[found.path] = found
 
-    def _find_numbers(self, found: FoundObject, opened: dict[int, str]) -> None:
+    def _find_numbers(self, found: Held, opened: dict[int, str]) -> None:
         """Find descriptors that are stored as plain ints under a name such as `fd`."""
-        for name, value in list(getattr(found.obj, "__dict__", {}).items())[:200] if opened else ():
+        for name, value in list(getattr(found.value, "__dict__", {}).items())[:200] if opened else ():
             if type(value) is int and value in opened and any(hint in str(name).lower() for hint in NUMBER_NAMES):
                 path = f"{found.path}.{name}"
-                self._numbers[path] = (FoundObject(path, value, found.obj, name, None), value)
+                self._numbers[path] = Held(path, value, found.value, name)
 
     def _shown(self, path: str) -> str:
         """The path of the standard-library object around a path, if there is one.
@@ -279,7 +254,7 @@ class Inventory:
 
     def generators(self) -> dict[str, Any]:
         """The random generators, by path."""
-        return {path: found.obj for path, found in self.found.items() if kind_of(found.obj) == "generator"}
+        return {path: found.value for path, found in self.found.items() if kind_of(found.value) == "generator"}
 
     def parts(self) -> tuple[Part, ...]:
         """The parts as facts, without the objects."""
@@ -288,10 +263,10 @@ class Inventory:
                 path,
                 "handle",
                 "int",
-                where_set(found.owner, found.name),
-                ObjectState(fd=fd, target=descriptor_target(fd)),
+                where_set(found.holder, found.name),
+                ObjectState(fd=found.value, target=descriptor_target(found.value)),
             )
-            for path, (found, fd) in self._numbers.items()
+            for path, found in self._numbers.items()
         ]
         return (*(_part(path, found, self._holders.get(path, found)) for path, found in self.found.items()), *numbers)
 
@@ -300,13 +275,13 @@ def _is_from_standard_library(obj: Any) -> bool:
     return type(obj).__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
 
 
-def _part(path: str, found: FoundObject, shown: FoundObject) -> Part:
-    obj, kind = found.obj, kind_of(found.obj)
+def _part(path: str, found: Held, shown: Held) -> Part:
+    obj, kind = found.value, kind_of(found.value)
     type_name = f"{type(obj).__module__}.{type(obj).__qualname__}".removeprefix("builtins.")
     state = ObjectState()
     if kind == "handle":
         fd = descriptor(obj)
-        state = ObjectState(fd=fd, target=descriptor_target(fd), mode=str(getattr(obj, "mode", "")))
+        state = ObjectState(fd=fd, target=descriptor_target(fd))
     elif kind == "lock":
         state = lock_state(obj)
     elif kind == "objects":
@@ -315,7 +290,7 @@ def _part(path: str, found: FoundObject, shown: FoundObject) -> Part:
         state = ObjectState(nbytes=int(obj.nbytes), mapped=type(obj).__name__ == "memmap")
     elif kind == "queue":
         state = ObjectState(between_processes=type(obj).__module__.startswith("multiprocessing"))
-    place = where_set(shown.owner, shown.name)
+    place = where_set(shown.holder, shown.name)
     return Part(path, kind, type_name, place if place and is_users(place.file) else None, state)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import glob
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from unjam.system.children import reap
 from unjam.system.file_owner import HERE
 from unjam.system.isolation import view
-from unjam.system.proc_files import read_text
+from unjam.system.proc_files import read_text, stat_fields
 from unjam.system.process_table import queueing_time
 
 _SUBREAPER = 36
@@ -47,18 +48,16 @@ class Usage:
     """The resource usage of one process at one moment."""
 
     pid: int
-    parent: int
-    state: str
     cpu: float
     rss: int
-    session: int = 0
+    session: int
 
 
 def _all() -> Iterator[tuple[int, list[str]]]:
     """Every process, with its stat fields after the name: state, parent, group, session, ..."""
     for name in os.listdir("/proc"):
-        if name.isdecimal() and (text := read_text(f"/proc/{name}/stat")):
-            yield int(name), text.rpartition(")")[2].split()
+        if name.isdecimal() and (fields := stat_fields(name)):
+            yield int(name), fields
 
 
 def session_processes(leader: int) -> list[Usage]:
@@ -69,17 +68,12 @@ def session_processes(leader: int) -> list[Usage]:
 def _usage(pid: int, fields: list[str]) -> Usage:
     # user and system time are at 11 and 12, resident pages at 21
     cpu = (int(fields[11]) + int(fields[12])) / _TICK
-    return Usage(pid, int(fields[1]), fields[0], cpu, int(fields[21]) * _PAGE, int(fields[3]))
+    return Usage(pid, cpu, int(fields[21]) * _PAGE, int(fields[3]))
 
 
 def seconds_queued(processes: list[Usage]) -> float:
     """The seconds for which the main threads of these processes were ready to run but waited for a processor."""
     return sum(queueing_time(one.pid, one.pid) for one in processes)
-
-
-def is_zombie(pid: int) -> bool:
-    """Whether a process has ended but has not been reaped."""
-    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] == ["Z"]
 
 
 def program_processes(base: str) -> list[Usage]:
@@ -119,21 +113,15 @@ def kill_session(leader: int) -> None:
 
 def _kill_until_gone(find: Callable[[], list[Usage]]) -> None:
     """Kill processes. Helpers that clean up after the program come last: they exit on their own once it has ended."""
-    until = time.monotonic() + 2
-    while time.monotonic() < until:
-        alive = find()
-        if not alive:
-            break
-        others = [one for one in alive if not _cleans_up(one.pid)]
+    until, late = time.monotonic() + 2, False
+    while not late and (alive := find()):
+        late = time.monotonic() >= until
+        others = [one for one in alive if late or not _cleans_up(one.pid)]
         for one in others:
             with contextlib.suppress(OSError):
                 os.kill(one.pid, signal.SIGKILL)
         for one in others or alive:
             reap(one.pid, 0.2)
-    for one in find():
-        with contextlib.suppress(OSError):
-            os.kill(one.pid, signal.SIGKILL)
-        reap(one.pid, 0.2)
 
 
 def _cleans_up(pid: int) -> bool:
@@ -161,16 +149,10 @@ def _reap(leader: int) -> None:
 
 def sweep_shared_memory(pids: set[int]) -> None:
     """Remove the files that a trial's killed torch workers left in /dev/shm."""
-    folder = "/dev/shm"
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return
-    for name in names:
-        parts = name.split("_")
-        if len(parts) >= 2 and parts[0] == "torch" and parts[1].isdecimal() and int(parts[1]) in pids:
+    for path in glob.glob("/dev/shm/torch_[0-9]*_*"):
+        if path.split("_")[1] in map(str, pids):
             with contextlib.suppress(OSError):
-                os.unlink(f"{folder}/{name}")
+                os.unlink(path)
 
 
 def pause(seconds: float) -> None:

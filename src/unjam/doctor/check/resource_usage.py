@@ -12,6 +12,7 @@ from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
 from unjam.doctor.check.inventory import module_file
+from unjam.doctor.facts.trial import users_frames
 from unjam.system.file_owner import is_users
 from unjam.system.limits import resident_bytes
 from unjam.system.proc_files import descriptor_target, read_text
@@ -48,14 +49,10 @@ def _shared_memory(names: list[str]) -> int:
 def containers(frame: FrameType | None) -> dict[str, tuple[int, int, int]]:
     """The containers that the user's frames can reach: length, bytes of one item, and flags (GRAPH, SHARED)."""
     found: dict[str, tuple[int, int, int]] = {}
-    frames = 0
-    while frame is not None and frames < MOST_FRAMES:
-        if is_users(frame.f_code.co_filename):
-            frames += 1
-            for name, value in list(frame.f_locals.items()):
-                _add(found, name, value, direct=True)
-                _add_parts(found, name, value, DEEPEST)
-        frame = frame.f_back
+    for one in itertools.islice(users_frames(frame), MOST_FRAMES):
+        for name, value in list(one.f_locals.items()):
+            _add(found, name, value, direct=True)
+            _add_parts(found, name, value, DEEPEST)
     return found
 
 

@@ -178,9 +178,7 @@ class Case:
     @property
     def alone(self) -> Trial | None:
         """The trial without workers that skips bad samples; with the `eased` change if any."""
-        return (
-            self.find(workers=0, tolerant=True, **self.unfreezing_change) if self.unfreezing_change else None
-        ) or self.first_alone
+        return self.find(workers=0, tolerant=True, **self.unfreezing_change) or self.first_alone
 
     @property
     def first_alone(self) -> Trial | None:
@@ -190,23 +188,15 @@ class Case:
     @property
     def as_is(self) -> Trial | None:
         """The trial with the program's own number of workers and no change."""
-        return next(
-            (t for t in self.all(workers=self.loader.num_workers) if self.loader.num_workers),
-            None,
-        )
+        return self.find(workers=self.loader.num_workers) if self.loader.num_workers else None
 
     @property
     def compared(self) -> Trial | None:
         """The trial with workers to compare with `alone`: skipping bad samples, else `as_is`."""
         if not self.loader.num_workers:
             return None
-        workers = self.loader.num_workers
-        if self.unfreezing_change:
-            through = self.find(workers=workers, tolerant=True, **self.unfreezing_change) or self.find(
-                workers=workers, **self.unfreezing_change
-            )
-            return through or self.as_is
-        return self.find(workers=workers, tolerant=True) or self.as_is
+        wanted: dict[str, Any] = {"workers": self.loader.num_workers, **self.unfreezing_change}
+        return self.find(tolerant=True, **wanted) or self.find(**wanted) or self.as_is
 
     @property
     def forked(self) -> bool:

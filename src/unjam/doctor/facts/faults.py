@@ -50,9 +50,8 @@ class WatchedFailure:
     files: tuple[str, ...] = ()  # read by the sample
     root: str = ""  # of a RecursionError: the first exception that a handler caught, and its line
     root_at: Place | None = None
-    limits: Mapping[str, int] = field(
-        default_factory=dict
-    )  # of the process, if the error says that a resource is used up
+    # of the process, if the error says that a resource is used up
+    limits: Mapping[str, int] = field(default_factory=dict)
     full: tuple[tuple[str, str], ...] = ()  # file systems without free space or inodes: path, what is used up
 
 
@@ -112,7 +111,6 @@ class LimitChange:
     """A limit that the program set with the resource module."""
 
     name: str
-    value: int
     place: Place | None
 
 
@@ -132,7 +130,6 @@ class InheritedOutput:
     """A file that was open for writing when a worker started, and that grew while the worker ran."""
 
     path: str
-    pid: int
     worker: int
     place: Place | None
 
@@ -143,7 +140,6 @@ class SampleOutput:
 
     path: str
     pid: int
-    worker: int
     place: Place | None
     locks: bool
     read: bool = True

@@ -23,12 +23,8 @@ class ObjectState:
     empty: bool = False
     full: bool = False
     alive: int = 1
-    done: bool = False
-    parties: int = 0
-    waiting: int = 0
     fd: int | None = None
     target: str = ""
-    mode: str = ""
     count: int = 0
     nbytes: int = 0
     mapped: bool = False

@@ -98,8 +98,6 @@ class WatchedEpoch:
     signatures: dict[int, list[int]] = field(default_factory=dict)  # by worker: hashes of the samples of a stream
     loaded: int = 0
     loading: float = 0.0
-    collating: float = 0.0
-    slowest: tuple[float, str] = (0.0, "")
     usage: list[ResourceUsage] = field(default_factory=list)
 
 
@@ -132,10 +130,6 @@ class WatchedLoader:
     def home(self) -> Place | None:
         """The line of the dataset's class."""
         return self.description.home
-
-    def composed_at(self, path: str = "dataset") -> Place | None:
-        """Where the program created this part of the dataset as a concatenation or subset."""
-        return self.description.composed.get(path)
 
     @property
     def workers(self) -> int:
@@ -238,26 +232,22 @@ class WatchedProcess:
     """One process of the program that is not a worker."""
 
     pid: int
-    parent: int
     rank: int | None
-    script: str
     loaders: list[WatchedLoader] = field(default_factory=list)
     failures: list[WatchedFailure] = field(default_factory=list)
     file_operations: list[FileOperation] = field(default_factory=list)
     unreleased: list[UnreleasedResource] = field(default_factory=list)
     ended_by_exception: list[EndedByException] = field(default_factory=list)
-    used_connections: dict[str, list[int]] = field(
-        default_factory=dict
-    )  # an inherited connection -> the workers whose samples used it
+    # an inherited connection -> the workers whose samples used it
+    used_connections: dict[str, list[int]] = field(default_factory=dict)
     lost_batches: list[LostBatch] = field(default_factory=list)
     mapped_files: list[str] = field(default_factory=list)  # data files that it or one of its workers had mapped
     shrunk_files: list[ShrunkFile] = field(default_factory=list)
     lock_files: list[LockFile] = field(default_factory=list)
     limit_changes: list[LimitChange] = field(default_factory=list)
     seed_calls: list[SeedCall] = field(default_factory=list)
-    early_rank_reads: list[Place] = field(
-        default_factory=list
-    )  # lines that read the rank before the process group existed
+    # lines that read the rank before the process group existed
+    early_rank_reads: list[Place] = field(default_factory=list)
     inherited_outputs: list[InheritedOutput] = field(default_factory=list)
     sample_outputs: list[SampleOutput] = field(default_factory=list)
     saved_files: list[SavedFile] = field(default_factory=list)
@@ -279,9 +269,8 @@ class ProgramFacts:
     output: str = ""
     scene: Scene | None = None  # its processes when it was frozen
     files_kept: bool = False  # its writes were not isolated, so they are kept
-    second_run: list[WatchedProcess] = field(
-        default_factory=list
-    )  # the processes of a second run, up to their first loader
+    # the processes of a second run, up to their first loader
+    second_run: list[WatchedProcess] = field(default_factory=list)
     observations: tuple[ProcessObservations, ...] = ()  # of each of its processes
 
     @property

@@ -1,8 +1,8 @@
 """Writes facts as JSON and reads them, so that an examination can be judged again without running the program.
 
 A dataclass is an object with the fields that differ from their defaults; several of one type form a table: the names of
-the fields, and a row for each. A place is "file:line". If a field's type is `Any`, a value that JSON lacks is an object
-with one key, for example "$tuple". Links between facts (`case.program`) are not written; reading restores them.
+the fields, and a row for each. A place is "file:line". A mapping whose keys are not texts is a list of pairs. In a field of
+type `Any`, a list is read as a tuple. Links between facts (`case.program`) are not written; reading restores them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.trial import Place
 
-SCHEMA = 4
+SCHEMA = 5
 _LINKS = {"program", "watched_loader"}
 FEWEST_ROWS = 4
 
@@ -72,7 +72,8 @@ def encode(value: Any) -> Any:
     if isinstance(value, (str, int, type(None))):
         return value
     if isinstance(value, abc.Mapping):
-        return _encode_mapping(value)
+        pairs = [[encode(key), encode(one)] for key, one in value.items()]
+        return dict(pairs) if all(isinstance(key, str) for key in value) else pairs
     if isinstance(value, (list, tuple)):
         return _encode_rows(value) if _are_alike(value) else [encode(one) for one in value]
     if isinstance(value, (set, frozenset)):
@@ -97,52 +98,8 @@ def _encode_rows(values: list[Any] | tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _encode_fields(value: Any) -> dict[str, Any]:
-    found = {}
-    for name, hint, default in _fields(type(value)):
-        one = getattr(value, name)
-        if name not in _LINKS and one != default:
-            found[name] = _encode_any(one) if _is_untyped(hint) else _encode_typed(one, hint)
-    return found
-
-
-def _encode_typed(value: Any, hint: Any) -> Any:
-    """A value whose items may be untyped, such as `Mapping[str, Any]`."""
-    arguments = typing.get_args(hint)
-    if isinstance(value, abc.Mapping) and len(arguments) == 2 and _is_untyped(arguments[1]):
-        return _encode_mapping(value, _encode_any)
-    if isinstance(value, (list, tuple)) and arguments and _is_untyped(arguments[0]):
-        return [_encode_any(one) for one in value]
-    if isinstance(value, (list, tuple)) and arguments and typing.get_origin(arguments[0]) in (dict, abc.Mapping):
-        return [_encode_typed(one, arguments[0]) for one in value]
-    return encode(value)
-
-
-def _encode_mapping(value: abc.Mapping[Any, Any], item: abc.Callable[[Any], Any] = encode) -> Any:
-    if all(isinstance(key, str) for key in value):
-        return {key: item(one) for key, one in value.items()}
-    return [[_encode_any(key), item(one)] for key, one in value.items()]
-
-
-def _encode_any(value: Any) -> Any:
-    """A value without a declared type: its JSON must contain the type."""
-    match value:
-        case bool() | int() | str() | None:
-            return value
-        case float():
-            return round(value, 6)
-        case Place():
-            return {"$line": encode(value)}
-        case tuple():
-            return {"$tuple": [_encode_any(one) for one in value]}
-        case set() | frozenset():
-            return {"$set": sorted((_encode_any(one) for one in value), key=str)}
-        case list():
-            return [_encode_any(one) for one in value]
-        case abc.Mapping() if all(isinstance(key, str) for key in value):
-            return {key: _encode_any(one) for key, one in value.items()}
-        case abc.Mapping():
-            return {"$pairs": [[_encode_any(key), _encode_any(one)] for key, one in value.items()]}
-    return str(value)
+    known = {name: (getattr(value, name), default) for name, _, default in _fields(type(value)) if name not in _LINKS}
+    return {name: encode(one) for name, (one, default) in known.items() if one != default}
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------
@@ -150,8 +107,8 @@ def _encode_any(value: Any) -> Any:
 
 def decode(stored: Any, hint: Any) -> Any:
     """The value of this type that JSON describes."""
-    if _is_untyped(hint):
-        return _decode_any(stored)
+    if hint is Any:
+        return tuple(stored) if isinstance(stored, list) else stored
     if hint is Place:
         file, _, line = stored.rpartition(":")
         return Place(file, int(line))
@@ -162,8 +119,8 @@ def decode(stored: Any, hint: Any) -> Any:
     if origin in (typing.Union, types.UnionType):
         return None if stored is None else decode(stored, next(one for one in arguments if one is not type(None)))
     if origin in (dict, abc.Mapping):
-        pairs = stored.items() if isinstance(stored, dict) else [(_decode_any(key), one) for key, one in stored]
-        return {_as_key(key, arguments[0]): decode(one, arguments[1]) for key, one in pairs}
+        pairs = stored.items() if isinstance(stored, dict) else stored
+        return {decode(key, arguments[0]): decode(one, arguments[1]) for key, one in pairs}
     if isinstance(stored, dict) and origin in (tuple, list):
         stored = [dict(zip(stored["fields"], row, strict=True)) for row in stored["rows"]]
     if origin is tuple:
@@ -177,33 +134,6 @@ def decode(stored: Any, hint: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint(stored)
     return float(stored) if hint is float else stored
-
-
-def _as_key(key: Any, hint: Any) -> Any:
-    return decode(key, hint) if hint is Place and isinstance(key, str) else key
-
-
-def _decode_any(stored: Any) -> Any:
-    if isinstance(stored, list):
-        return [_decode_any(one) for one in stored]
-    if not isinstance(stored, dict):
-        return stored
-    if len(stored) == 1:
-        ((kind, value),) = stored.items()
-        match kind:
-            case "$line":
-                return decode(value, Place)
-            case "$tuple":
-                return tuple(_decode_any(one) for one in value)
-            case "$set":
-                return {_decode_any(one) for one in value}
-            case "$pairs":
-                return {_decode_any(key): _decode_any(one) for key, one in value}
-    return {key: _decode_any(one) for key, one in stored.items()}
-
-
-def _is_untyped(hint: Any) -> bool:
-    return hint is Any or hint is object
 
 
 _known: dict[Any, tuple[tuple[str, Any, Any], ...]] = {}

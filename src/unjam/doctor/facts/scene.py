@@ -49,8 +49,6 @@ class Activity:
     batch: int = -1
     workers: int = 0
     first: bool = False  # the first sample of its batch
-    since: float | None = None  # seconds in this sample or stage, from an unjam heartbeat
-    through: str = ""  # the function that it waits in, for the stages "waits" and "elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,6 @@ class Thread:
     alone: bool = False  # no other process has the other end open
     holders: tuple[Holder, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict)  # observations at each line of user code
-    observations: int = 0  # number of observations
     context_switches: int = 0  # voluntary context switches during the observation
     queueing: float = 0.0  # share of the time in which it was runnable but had no processor
 
@@ -118,7 +115,6 @@ class Process:
     gpu: bool = False  # it has a GPU device file open
     log: str = ""  # where its standard error goes, if that is a file
     last_error: str = ""  # the last line there that mentions an error or exception
-    cpu: float = 0.0
     ignores_sigterm: bool = False  # it ignores SIGTERM
     handles_sigterm: bool = False  # it has a handler for SIGTERM
     same_sample: bool = True  # all observations found it in the same sample

@@ -30,12 +30,8 @@ def tree_of(file: str) -> ast.Module | None:
     lines = linecache.getlines(file)
     try:
         return ast.parse("".join(lines)) if lines else None
-    except (
-        SyntaxError,
-        ValueError,
-        MemoryError,
-        RecursionError,
-    ):  # the parser can run out of memory or stack on extreme source
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        # the parser can run out of memory or stack on extreme source
         return None
 
 
@@ -124,14 +120,9 @@ def attribute_set(kind: type, name: str) -> Place | None:
         for file, node in _class_nodes(base):
             best: tuple[bool, int] | None = None
             for inner in ast.walk(node):
-                targets: list[ast.expr] = []
-                if isinstance(inner, ast.Assign):
-                    targets = inner.targets
-                elif isinstance(inner, (ast.AnnAssign, ast.AugAssign)):
-                    targets = [inner.target]
-                else:
+                if not isinstance(inner, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
                     continue
-                for target in targets:
+                for target in inner.targets if isinstance(inner, ast.Assign) else [inner.target]:
                     for part in ast.walk(target):
                         named = (isinstance(part, ast.Attribute) and part.attr == name) or (
                             isinstance(part, ast.Name) and part.id == name and inner in node.body
@@ -274,14 +265,10 @@ def is_guarded(file: str, line: int) -> bool:
 
 def is_in_loop(file: str, line: int) -> bool:
     """Whether a line is in the body of a loop of its own function."""
-    around = enclosing(file, line)
-    cut = max(
-        (at for at, node in enumerate(around) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))), default=-1
-    )
-    for node in around[cut + 1 :]:
-        if isinstance(node, ast.While):
-            return True
-        if isinstance(node, ast.For) and line > (node.iter.end_lineno or node.lineno):
+    for node in reversed(enclosing(file, line)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return False
+        if isinstance(node, ast.While) or (isinstance(node, ast.For) and line > (node.iter.end_lineno or node.lineno)):
             return True
     return False
 
@@ -322,18 +309,12 @@ def remade(place: Place) -> bool:
 def kept(place: Place) -> tuple[Place, str] | None:
     """Return the line that stores whole batches, and the name of the variable that holds them."""
     around = enclosing(place.file, place.line)
-    loop = next(
-        (
-            n
-            for n in reversed(around)
-            if isinstance(n, ast.For) and n.iter.lineno <= place.line <= (n.iter.end_lineno or 0)
-        ),
-        None,
-    )
-    if loop is None:
+    loops = [one for one in around if isinstance(one, ast.For)]
+    loops = [one for one in loops if one.iter.lineno <= place.line <= (one.iter.end_lineno or 0)]
+    if not loops:
         return _kept_at_once(around[-1], place) if around else None
-    names = _batch_variables(loop)
-    for node in [inner for statement in loop.body for inner in ast.walk(statement)]:
+    names = _batch_variables(loops[-1])
+    for node in [inner for statement in loops[-1].body for inner in ast.walk(statement)]:
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)

@@ -96,23 +96,12 @@ def share_taken_at(home: Place | None, name: str) -> Place | None:
         return None
     found = []
     for node in nodes(home.file, ast.AST):
-        test = (
-            node.test
-            if isinstance(node, (ast.If, ast.IfExp))
-            else node
-            if isinstance(node, ast.comprehension)
-            else None
-        )
-        tests = test.ifs if isinstance(test, ast.comprehension) else [test] if test is not None else []
+        tests = [node.test] if isinstance(node, (ast.If, ast.IfExp)) else getattr(node, "ifs", [])
         if any(isinstance(part, ast.Mod) for one in tests for part in ast.walk(one)):
             found.append(tests[0].lineno)
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "islice":
             found.append(node.lineno)
-        elif (
-            isinstance(node, ast.Slice)
-            and node.step is not None
-            and not isinstance(node.step, (ast.Constant, ast.UnaryOp))
-        ):
+        elif isinstance(node, ast.Slice) and not isinstance(node.step, (ast.Constant, ast.UnaryOp, type(None))):
             found.append(node.lineno)  # items[worker::workers]
     after = sorted(found, key=lambda line: (line < home.line, line))
     return Place(home.file, after[0]) if after else method_line(home.file, name, "__iter__")

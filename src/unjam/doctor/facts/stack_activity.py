@@ -19,20 +19,19 @@ Values = tuple[Mapping[str, str], ...]
 _STANDARD_LIBRARY = ("multiprocessing/", "concurrent/")
 
 _POOLS = (("multiprocessing/pool.py", "worker"), ("concurrent/futures/process.py", "_process_worker"))
-# library functions in which a main process waits for its workers: (file, function)
-_WAITS = {
-    ("torch/utils/data/dataloader.py", "_try_get_data"),
-    ("torch/utils/data/dataloader.py", "_get_data"),
-    ("torch/utils/data/dataloader.py", "_next_data"),
-    ("unjam/loader/driver/driver.py", "next"),
-    ("multiprocessing/pool.py", "get"),
-    ("multiprocessing/pool.py", "wait"),
-    ("multiprocessing/pool.py", "next"),
-    ("multiprocessing/queues.py", "get"),
-    ("concurrent/futures/_base.py", "result"),
-    ("concurrent/futures/_base.py", "wait"),
-    ("concurrent/futures/_base.py", "result_iterator"),
-}
+# library functions in which a main process starts, ends or waits for its workers: (file, functions, loader, stage)
+_CALLS = (
+    ("torch/utils/data/dataloader.py", ("_try_get_data", "_get_data", "_next_data"), "torch", "waits"),
+    ("torch/utils/data/dataloader.py", ("_shutdown_workers", "__del__"), "torch", "stopping"),
+    ("torch/utils/data/dataloader.py", ("__init__",), "torch", "starting"),
+    ("unjam/loader/driver/driver.py", ("next",), "unjam", "waits"),
+    ("multiprocessing/pool.py", ("get", "wait", "next"), "pool", "waits"),
+    ("multiprocessing/queues.py", ("get",), "pool", "waits"),
+    ("concurrent/futures/_base.py", ("result", "wait", "result_iterator"), "pool", "waits"),
+    ("multiprocessing/process.py", ("join",), "process", "stopping"),
+    ("multiprocessing/pool.py", ("join",), "process", "stopping"),
+    ("multiprocessing/connection.py", ("recv", "wait", "recv_bytes"), "process", "waits"),
+)
 # functions that get the next indices from the sampler
 _DRAWS = (("torch/utils/data/dataloader.py", "_next_index"), ("unjam/loader/driver/index_source.py", "next"))
 _INLINE = ("torch/utils/data/_utils/fetch.py", "unjam/loader/worker/fetching.py")
@@ -159,7 +158,7 @@ def main_activity(frames: tuple[Frame, ...], values: Values) -> Activity:
         find_frame(frames, "unjam/loader/driver/driver.py", "next") >= 0
         and find_frame(frames, "unjam/loader/worker/fetching.py") < 0
     ):
-        return Activity("unjam", "waits", through="driver.py:next")
+        return Activity("unjam", "waits")
     if inline >= 0:
         index = _index(frames[: inline + 1], values)
         ours = frame_is_in(frames[inline], "unjam/loader/worker/fetching.py")
@@ -179,28 +178,13 @@ def main_activity(frames: tuple[Frame, ...], values: Values) -> Activity:
         if is_users(frame.file):
             break
         found = _library_call(frame) or found  # the outermost call says most
-    if found is not None:
-        return found
-    outer = next((f for f in frames if not is_pythons(f.file)), None)
-    return Activity("", "elsewhere", through=outer.function if outer else "")
+    return found or Activity("", "elsewhere")
 
 
 def _library_call(frame: Frame) -> Activity | None:
-    if frame_is_in(frame, "torch/utils/data/dataloader.py", "_shutdown_workers", "__del__"):
-        return Activity("torch", "stopping")
-    for file, function in _WAITS:
-        if frame_is_in(frame, file, function):
-            package = file.partition("/")[0]
-            loader = package if package in ("torch", "unjam") else "pool"
-            return Activity(loader, "waits", through=f"{os.path.basename(frame.file)}:{frame.function}")
-    if frame_is_in(frame, "torch/utils/data/dataloader.py", "__init__"):
-        return Activity("torch", "starting")
-    if frame_is_in(frame, "multiprocessing/process.py", "join") or frame_is_in(
-        frame, "multiprocessing/pool.py", "join"
-    ):
-        return Activity("process", "stopping")
-    if frame_is_in(frame, "multiprocessing/connection.py", "recv", "wait", "recv_bytes"):
-        return Activity("process", "waits", through="connection.py:recv")
+    for file, functions, loader, stage in _CALLS:
+        if frame_is_in(frame, file, *functions):
+            return Activity(loader, stage)
     return None
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from unjam.doctor.facts.object_state import NOTHING_KNOWN, ObjectState
 from unjam.system.file_owner import is_ours, is_users
 from unjam.system.stacks import Frame
+from unjam.units import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Plan:
     without: tuple[str, ...] = ()  # samples of a map-style dataset that are not loaded
 
     def __str__(self) -> str:
-        words = [_count(self.workers, "worker")]
+        words = [count(self.workers, "worker")]
         if self.start and self.workers:
             words.append(self.start)
         if self.without:
@@ -84,7 +85,7 @@ class Plan:
         for on, text in (
             (self.fresh, "in a new process that inherits nothing"),
             (self.in_place, "in the program's own process"),
-            (bool(self.threads), _count(self.threads, "native thread")),
+            (bool(self.threads), count(self.threads, "native thread")),
             (bool(self.prefetch), f"prefetch_factor={self.prefetch}"),
             (bool(self.release), f"{', '.join(self.release)} released before workers start"),
             (bool(self.unlock), f"without waiting for {', '.join(self.unlock)}"),
@@ -112,10 +113,6 @@ class Plan:
     def changed(self, **changes: Any) -> Plan:
         """Return a copy of the plan with these changes."""
         return replace(self, **changes)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +295,8 @@ class Trial:
     dropped: tuple[int, ...] = ()  # number of samples that drop_last discarded, per worker
     dataset_changes: DatasetChanges = DatasetChanges()
     waits: Mapping[str, int] = field(default_factory=dict)  # kind of wait -> how often a worker was observed in it
-    waited_on: Mapping[str, int] = field(
-        default_factory=dict
-    )  # connection -> number of workers observed waiting for it
+    # connection -> number of workers observed waiting for it
+    waited_on: Mapping[str, int] = field(default_factory=dict)
     peak: Mapping[int, int] = field(default_factory=dict)  # worker -> its peak memory in bytes
     threads: int = 0  # native threads of all its processes
     oom_kills: int = 0

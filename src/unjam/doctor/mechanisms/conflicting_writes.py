@@ -57,7 +57,6 @@ def _explanation(path: str, found: list[InheritedOutput], writers: int) -> Sever
             "each forked worker has its own copy of the buffer, but all share one position in the file",
             "anything a worker has not flushed when it ends is lost",
         ),
-        basis=AGREES,
         path=path,
         workers=writers,
         accounts_for=("written",),
@@ -81,7 +80,7 @@ def _one_path(known: Knowledge) -> Iterator[Explanation]:
                 continue
             place = next((one.place for one in found if one.place is not None), None)
             loader = next((one for one in process.loaders if pids <= set(one.worker_pids)), None)
-            case = known.case_of(loader.pid, loader.number) if loader is not None else None
+            case = known.case_of(loader)
             shared = case is not None and any(one.state.between_processes for one in case.kinds("lock", "semaphore"))
             if not read and (shared or any(one.locks for one in found)):
                 continue  # a lock probably makes them take turns

@@ -75,6 +75,7 @@ def _explanation(
     values = [getattr(one, name) for one in later]
     shown = [size(one) if name == "memory" else f"{one:,}" for one in (values[0], values[-1])]
     kept, graph = _keeper(later, name)
+    graphs = ", and its items keep the autograd graph of each step" if graph else ""
     opened = later[-1].opened if name == "descriptors" else None
     files = [one.file for one in (loader.place, loader.made) if one is not None]
     place = filled_at(files, kept.rpartition(".")[2]) if kept else opened
@@ -84,14 +85,7 @@ def _explanation(
         place=place or loader.place,
         because=(
             f"{what} of {where}: {shown[0]} after {later[0].batches:,} batches of {loader.name}, {shown[1]} after {later[-1].batches:,}",
-            *(
-                (
-                    f"{kept} grows at the same time"
-                    + (", and its items keep the autograd graph of each step" if graph else ""),
-                )
-                if kept
-                else ()
-            ),
+            *((f"{kept} grows at the same time{graphs}",) if kept else ()),
             *((f"filled at {quoted(place)}",) if kept and place else ()),
             *((f"opened most often at {quoted(opened)}",) if opened and not kept else ()),
         ),

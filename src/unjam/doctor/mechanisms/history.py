@@ -9,7 +9,6 @@ from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import filled_at
 from unjam.doctor.mechanisms.trials import differing, names
-from unjam.doctor.proof import AGREES
 from unjam.units import count
 
 
@@ -19,7 +18,6 @@ class FilledWhileLoading(Explanation):
 
     loader: str
     wrong: int
-    workers: int
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
@@ -48,11 +46,9 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                 f"{path} grows while samples are loaded; each of {count(case.loader.num_workers, 'worker')} fills its own copy",
                 *((f"filled at {quoted(place)}",) if place is not None else ()),
             ),
-            basis=AGREES,
             case=case,
             loader=case.watched_loader.name,
             wrong=len(indices),
-            workers=case.loader.num_workers,
             accounts_for=("differs",),
         )
         return

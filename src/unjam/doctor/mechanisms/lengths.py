@@ -16,12 +16,10 @@ from unjam.doctor.proof import AGREES, OBSERVED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedEarlier(Explanation):
-    """A member of a concatenation, or the dataset of a subset, has changed its length since."""
+    """A member of a concatenation, or the dataset of a subset (culprit), has changed its length since."""
 
-    member: str
     then: int
     now: int
-    loader: str
     failed: str
 
 
@@ -46,25 +44,20 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             continue
         member, then, now = stale[0]
         place = _put_together(loader, member)
+        failed = failures.failure_words(mine) if mine is not None else ""
         yield CountedEarlier(
             culprit=member,
             place=place or loader.made or loader.place,
             because=(
-                *(
-                    (f"{failures.where_failed(mine)} fails: {failures.failure_words(mine)}",)
-                    if mine is not None
-                    else ()
-                ),
+                *((f"{failures.where_failed(mine)} fails: {failed}",) if mine is not None else ()),
                 f"{member} had {then:,} samples when it was concatenated or divided, and has {now:,} now",
                 *((f"concatenated or divided at {quoted(place)}",) if place is not None else ()),
                 "indices are still computed from the earlier length",
             ),
             basis=AGREES if mine is not None else OBSERVED,
-            member=member,
             then=then,
             now=now,
-            loader=loader.name,
-            failed=failures.failure_words(mine) if mine is not None else "",
+            failed=failed,
             accounts_for=("raised",) if mine is not None else ("lost",),
         )
         return
@@ -72,7 +65,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 def _put_together(loader: WatchedLoader, member: str) -> Place | None:
     """The line that set the attribute with the concatenation."""
-    if (known := loader.composed_at(member.rpartition(".")[0])) is not None:
+    if (known := loader.description.composed.get(member.rpartition(".")[0])) is not None:
         return known
     owner = member.rpartition(".")[0].rpartition(".")[2]
     return next((at for file in loader.source_files for at in stored(file, owner)), None) if owner else None
@@ -99,7 +92,6 @@ def _last_batch(known: Knowledge) -> Iterator[Explanation]:
                 *((f"raised at {quoted(failure.place)}",) if failure.place is not None else ()),
                 f"the {epoch.batches - 1:,} earlier batches of {size} samples succeeded; {length:,} samples leave {rest} for the last batch",
             ),
-            basis=AGREES,
             loader=loader.name,
             rest=rest,
             size=size,

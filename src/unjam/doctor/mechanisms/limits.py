@@ -47,9 +47,8 @@ class LimitReached(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSpaceLeft(Explanation):
-    """A file system has no space or no inodes left. what: what is used up."""
+    """A file system (culprit) has no space or no inodes left. what: what is used up."""
 
-    path: str
     what: str
     failed: str
 
@@ -76,7 +75,6 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             culprit=path,
             place=failure.place,
             because=(failures.failure_words(failure), f"{path}: {what} are in use"),
-            path=path,
             what=what,
             failed=failures.where_failed(failure),
             accounts_for=("raised", "died"),
@@ -116,7 +114,7 @@ KEEPS, KEPT_SHARE = 0.3, 0.05  # items per sample; bytes, as a share of a memory
 def _keeper(known: Knowledge, failure: WatchedFailure, name: str, value: int) -> tuple[str, Place | None]:
     """The container that grows with the samples and can reach the limit, and the line that fills it."""
     loader = failures.loader_of(known, failure)
-    case = known.case_of(loader.pid, loader.number) if loader is not None else None
+    case = known.case_of(loader)
     if (
         loader is None
         or case is None

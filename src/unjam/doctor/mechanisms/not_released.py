@@ -22,11 +22,10 @@ from unjam.units import count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeverReleased(Explanation):
-    """A lock, transaction or lock file that samples did not release. taken: the line that acquires it."""
+    """A lock, transaction or lock file that samples did not release. place: the line that acquires it."""
 
     kind: str
     index: str
-    taken: Place | None
     failed: str  # the exception that this caused in another process; "" for a freeze
 
 
@@ -92,7 +91,6 @@ def _lock_files(watched: ProgramFacts, scene: Scene) -> Iterator[Explanation]:
                     ),
                     f"{process.name} checks for the file repeatedly at {quoted(thread.place)}",
                 ),
-                basis=AGREES,
                 path=left.path,
                 waiter=process.name,
                 accounts_for=("frozen",),
@@ -125,11 +123,11 @@ def _is_waited_for(left: UnreleasedResource, waiting: list[scenes.BlockedProcess
         if left.kind == "transaction":
             # SQLite retries until the other process has committed
             in_sqlite = any("sqlite" in library for library in one.thread.libraries) or "execute" in line
-            if one.process.pid != left.pid and one.stuck.waits == "sleep" and in_sqlite:
+            if one.process.pid != left.pid and one.thread.waiting.kind == "sleep" and in_sqlite:
                 return True
         elif left.kind == "file":
             files = {frame.file for frame in one.thread.frames}
-            if one.stuck.waits == "sleep" and left.place is not None and left.place.file in files:
+            if one.thread.waiting.kind == "sleep" and left.place is not None and left.place.file in files:
                 return True
         elif name in line or any(name in text for text in scenes.lock_names(one)):
             return True
@@ -139,7 +137,7 @@ def _is_waited_for(left: UnreleasedResource, waiting: list[scenes.BlockedProcess
 def _explanation(known: Knowledge, left: UnreleasedResource, stuck: list[int], failed: str) -> NeverReleased:
     same = [one for one in known.watched.unreleased if (one.kind, one.path) == (left.kind, left.path)]
     loader = next((one for one in known.watched.loaders if one.workers or left.worker < 0), None)
-    case = known.case_of(loader.pid, loader.number) if loader is not None else None
+    case = known.case_of(loader)
     files = loader.description.files if loader is not None else ()
     taken = left.place or called_on_attribute(files, left.path.rpartition(".")[2], ("acquire",))
     if taken is None and left.kind == "transaction":
@@ -149,17 +147,14 @@ def _explanation(known: Knowledge, left: UnreleasedResource, stuck: list[int], f
         taken = next((at for at in calls if home is None or at.file != home.file or at.line > home.line), None)
     ways = f"raised {left.raised}" if left.raised else "returned"
     who = f"worker {left.worker}" if left.worker >= 0 else "the program"
+    indices = names(failures.short_index(one.index) for one in same)
     return NeverReleased(
         culprit=left.path,
         place=taken,
         because=(
             f"sample {failures.short_index(left.index)} in {who} acquired {left.path} and {ways} without releasing it",
             *((f"acquired at {quoted(taken)}",) if taken is not None else ()),
-            *(
-                (f"{count(len(same), 'sample')} did this: {names(failures.short_index(one.index) for one in same)}",)
-                if len(same) > 1
-                else ()
-            ),
+            *((f"{count(len(same), 'sample')} did this: {indices}",) if len(same) > 1 else ()),
             *((f"{count(len(stuck), 'process waits', 'processes wait')} for it now",) if stuck else ()),
             *((failed,) if failed else ()),
         ),
@@ -167,7 +162,6 @@ def _explanation(known: Knowledge, left: UnreleasedResource, stuck: list[int], f
         case=case,
         kind=left.kind,
         index=failures.short_index(left.index),
-        taken=taken,
         failed=failed,
         accounts_for=("raised",) if failed else ("frozen",),
     )

@@ -10,7 +10,6 @@ from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.program_facts import WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.proof import AGREES
 from unjam.units import count
 
 FEWEST, MOST_OF = 12, 0.9
@@ -46,7 +45,6 @@ def _of_loader(loader: WatchedLoader) -> Iterator[Explanation]:
             f"{count(len(idle), 'sample')} of {len(samples):,} seed {seeded} at {quoted(place)} but then draw nothing from it",
             f"their random numbers come from {', '.join(drawn)}, which the sample does not seed",
         ),
-        basis=AGREES,
         seeded=seeded,
         drawn=drawn,
         loader=loader.name,

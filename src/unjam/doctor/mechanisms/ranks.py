@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.program_facts import WatchedLoader
 from unjam.doctor.facts.source import leaves_loop_early, line_of, quoted
-from unjam.doctor.proof import AGREES
 from unjam.units import count
 
 
@@ -46,7 +45,6 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                 f"the loop skips to the next batch at {quoted(place)}",
                 "backward() on one rank waits until every other rank calls it too",
             ),
-            basis=AGREES,
             rank=who,
             skipped=missing[first.pid],
             loader=first.name,

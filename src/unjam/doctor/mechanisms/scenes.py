@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.facts import stack_activity
+from unjam.doctor.facts.held_locks import locks_acquired_at
 from unjam.doctor.facts.scene import Process, Scene, Thread
 from unjam.doctor.facts.source import line_of, quoted
-from unjam.doctor.facts.trial import Place, StuckProcess, SyncObject
-from unjam.doctor.mechanisms.trials import describe_worker
+from unjam.doctor.facts.trial import Place, SyncObject
+from unjam.doctor.mechanisms.trials import worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Ground
 from unjam.units import count, duration
 
@@ -30,12 +32,17 @@ class BlockedProcess:
     scene: Scene
     process: Process
     thread: Thread
-    stuck: StuckProcess
 
     @property
     def seconds(self) -> float:
         """Seconds for which it has waited, at least."""
-        return self.stuck.seconds
+        return waited(self.thread, self.scene)
+
+    @property
+    def worker(self) -> str:
+        """Which worker it is, and in which sample or stage."""
+        doing = self.process.activity
+        return worker_words(doing.number if self.process.role == "worker" else -1, doing.stage, doing.index)
 
     @property
     def sync(self) -> SyncObject | None:
@@ -45,7 +52,7 @@ class BlockedProcess:
     @property
     def who(self) -> str:
         """Which process is stuck and where, with its pid for `kill` and `py-spy`."""
-        words = describe_worker(self.stuck) if self.process.role == "worker" else _main_words(self.process)
+        words = self.worker if self.process.role == "worker" else _main_words(self.process)
         rank = self.scene.main_of(self.process).rank
         prefix = f"rank {rank}: " if rank and len(self.scene.mains) > 1 and self.process.role == "worker" else ""
         return f"{prefix}{words} (pid {self.process.pid})"
@@ -114,32 +121,8 @@ def _find_blocked(scene: Scene) -> list[BlockedProcess]:
         if process.ended or not process.threads or not (works or (process.role == "worker" and process.stack_error)):
             continue
         if is_blocked(scene, process, process.thread):
-            found.append(blocked_process(scene, process, process.thread))
+            found.append(BlockedProcess(scene, process, process.thread))
     return found
-
-
-def blocked_process(scene: Scene, process: Process, thread: Thread) -> BlockedProcess:
-    """Describe a thread as a blocked process, with the Stuck facts that trials use."""
-    doing = process.activity
-    stage = doing.stage if doing.stage in ("sample", "init", "made", "collate", "sampler") else "task"
-    if stage == "sample" and not doing.index:
-        stage = "task"
-    stuck = StuckProcess(
-        process.pid,
-        doing.number if process.role == "worker" else -1,
-        doing.index,
-        stage,
-        thread.waiting.kind,
-        thread.waiting.words,
-        thread.frames,
-        thread.native,
-        thread.syncs,
-        tuple(one.name for one in process.threads[1:]),
-        thread.libraries,
-        waited(thread, scene),
-        thread.computes,
-    )
-    return BlockedProcess(scene, process, thread, stuck)
 
 
 def polls(scene: Scene, process: Process) -> bool:
@@ -168,20 +151,12 @@ def is_blocked(scene: Scene, process: Process, thread: Thread) -> bool:
     return seconds >= WORTH_NAMING
 
 
-def waiters(scene: Scene, blocked: BlockedProcess) -> list[BlockedProcess]:
-    """List the other processes that are stuck at the same line."""
-    return [
-        one
-        for one in blocked_processes(scene)
-        if one.process.pid != blocked.process.pid and one.thread.place == blocked.thread.place
-    ]
-
-
 def consequence(scene: Scene, blocked: BlockedProcess) -> tuple[str, ...]:
     """Describe which processes wait because of it, and for how long no batch was delivered."""
     main = scene.main_of(blocked.process)
     lines = []
-    same = waiters(scene, blocked)
+    others = [one for one in blocked_processes(scene) if one.process.pid != blocked.process.pid]
+    same = [one for one in others if one.thread.place == blocked.thread.place]
     if same and blocked.thread.place is None:
         lines.append(f"{count(len(same), 'other process is', 'other processes are')} in the same state")
     elif same:
@@ -194,8 +169,6 @@ def consequence(scene: Scene, blocked: BlockedProcess) -> tuple[str, ...]:
 
 def lock_names(blocked: BlockedProcess) -> list[str]:
     """Return the expressions for the lock on the stuck line."""
-    from unjam.doctor.facts.held_locks import locks_acquired_at  # noqa: PLC0415 - few scenes need it
-
     place = blocked.thread.place
     frame = next((f for f in blocked.thread.frames if place and f.file == place.file and f.line == place.line), None)
     return locks_acquired_at(frame) if frame else []
@@ -225,7 +198,10 @@ def waits_for_lock(blocked: BlockedProcess) -> bool:
     """Whether it waits for a plain lock, not for a queue or similar that uses a lock inside."""
     plain = blocked.sync is None or blocked.sync.state.kind == "lock"
     return (
-        blocked.stuck.waits == "lock" and blocked.thread.waiting.target is None and plain and not blocked.thread.native
+        blocked.thread.waiting.kind == "lock"
+        and blocked.thread.waiting.target is None
+        and plain
+        and not blocked.thread.native
     )
 
 
@@ -237,7 +213,7 @@ def waits_for_own_lock(blocked: BlockedProcess) -> bool:
 def loop_waits_outside(blocked: BlockedProcess) -> bool:
     """Whether an event loop waits for a connection, not only for its own futures."""
     loop = blocked.sync is not None and blocked.sync.state.kind == "loop"
-    return loop and (bool(blocked.thread.peer_pids) or "socket to" in blocked.stuck.words)
+    return loop and (bool(blocked.thread.peer_pids) or "socket to" in blocked.thread.waiting.words)
 
 
 def lock_name(blocked: BlockedProcess) -> str:
@@ -246,24 +222,14 @@ def lock_name(blocked: BlockedProcess) -> str:
     return (names[0] if names else "") or called_on(blocked) or "a lock"
 
 
+# methods that wait
+_WAITING = {
+    "get", "put", "wait", "result", "acquire", "join", "recv", "run", "run_until_complete", "submit", "map", "wait_for",
+}  # fmt: skip
+
+
 def called_on(blocked: BlockedProcess) -> str:
     """Return the object whose method the stuck line calls: `self.queue` in `self.queue.get()`."""
-    import ast  # noqa: PLC0415 - as above
-
-    methods = {
-        "get",
-        "put",
-        "wait",
-        "result",
-        "acquire",
-        "join",
-        "recv",
-        "run",
-        "run_until_complete",
-        "submit",
-        "map",
-        "wait_for",
-    }
     line = line_text(blocked)
     for text in (line, f"{line} pass", line.removeprefix("return "), line.partition(" = ")[2]):
         try:
@@ -271,7 +237,7 @@ def called_on(blocked: BlockedProcess) -> str:
         except SyntaxError:
             continue
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _WAITING:
                 return ast.unparse(node.func.value)
     return ""
 
@@ -307,14 +273,14 @@ def stuck_threads(scene: Scene, process: Process) -> list[BlockedProcess] | None
             continue  # a thread of a library
         if not is_blocked(scene, process, thread):
             return None
-        found.append(blocked_process(scene, process, thread))
+        found.append(BlockedProcess(scene, process, thread))
     return found
 
 
 def thread_words(blocked: BlockedProcess) -> str:
     """Describe a stuck thread in one line."""
     holder = next(iter(blocked.thread.holders), None)
-    what = blocked.stuck.words
+    what = blocked.thread.waiting.words
     if holder is not None:
         what = f"{holder.expression}, which {'it holds itself' if holder.itself else f'thread {holder.thread!r} holds'}"
     elif blocked.sync is not None:

@@ -20,7 +20,6 @@ class SharedOpenFile(Explanation):
     """Workers share a file or connection that was opened before they were forked. kind: as in Resource."""
 
     kind: str
-    target: str
     workers: int
     failed: str
 
@@ -71,7 +70,6 @@ def _unnamed(case: Case, observations: list[ProcessObservations]) -> Iterator[Ex
         basis=SUGGESTED if _is_guarded(case) else AGREES,
         case=case,
         kind="socket",
-        target=target,
         workers=case.loader.num_workers,
         failed="a worker can receive the answer to another worker's request, or wait forever for its own",
         accounts_for=("differs", "raised", "frozen"),
@@ -91,7 +89,6 @@ def _waited_on(case: Case, part: Part, users: int) -> SharedOpenFile:
         basis=_alone(case) or (SUGGESTED if _is_guarded(case) else AGREES),
         case=case,
         kind="socket",
-        target=part.state.target,
         workers=case.loader.num_workers,
         failed="a worker can receive the answer to another worker's request",
         accounts_for=("differs", "raised"),
@@ -120,7 +117,7 @@ def _of_a_failure(known: Knowledge) -> Iterator[Explanation]:
     shared = next((one for one in failure.reach if _is_shared(one)), None)
     if shared is None or failure.errno in (2, 27, 28) or loader.workers < 2:
         return
-    case = known.case_of(loader.pid, loader.number)
+    case = known.case_of(loader)
     part = _part(case, shared)
     place = shared.opened or (part.place if part is not None else None) or failure.place
     yield SharedOpenFile(
@@ -136,7 +133,6 @@ def _of_a_failure(known: Knowledge) -> Iterator[Explanation]:
         basis=_basis(case, shared),
         case=case,
         kind=shared.kind,
-        target=shared.target,
         workers=loader.workers,
         failed=failures.failure_words(failure),
         accounts_for=("raised", "differs"),

@@ -9,7 +9,7 @@ from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.program_facts import WatchedLoader
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls, share_taken_at
-from unjam.doctor.proof import AGREES, OBSERVED
+from unjam.doctor.proof import OBSERVED
 from unjam.units import count
 
 # functions that choose samples at random
@@ -18,13 +18,11 @@ CHOOSE = ("random_split", "shuffle", "permutation", "randperm", "sample", "choic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksSplitDifferently(Explanation):
-    """ranks: the compared ones. common, each, union: numbers of samples."""
+    """ranks: the compared ones. common, each: numbers of samples."""
 
     ranks: str
-    loader: str
     common: int
     each: int
-    union: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +86,6 @@ def _shares(loader: WatchedLoader) -> Iterator[Explanation]:
                 "the repeated samples came from different workers: their shares overlap, so other samples are missing",
                 *((f"each worker selects its share at {quoted(place)}",) if place is not None else ()),
             ),
-            basis=AGREES,
             loader=loader.name,
             dataset=loader.description.dataset,
             twice=across,
@@ -118,10 +115,8 @@ def _explanation(known: Knowledge, first: WatchedLoader, second: WatchedLoader, 
         ),
         basis=OBSERVED,
         ranks=who,
-        loader=first.name,
         common=common,
         each=each,
-        union=union,
         accounts_for=("ranks",),
     )
 

@@ -51,9 +51,8 @@ class SetAfterWorkersStart(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextVariableUnset(Explanation):
-    """A context variable has no value in the thread that uses a loader, or in its workers."""
+    """A context variable (culprit) has no value in the thread that uses a loader, or in its workers."""
 
-    variable: str
     thread: str
     failed: str
 
@@ -65,7 +64,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         yield from _context(known, failure)
     for loader in known.watched.loaders:
         other = _other(loader)
-        case = known.case_of(loader.pid, loader.number)
+        case = known.case_of(loader)
         wrong = wrong_samples(case, case.compared) if case is not None else 0
         failed = failure if failure is not None and failure.loader in (loader.number, 0) else None
         others = [path for path in other if not path.startswith(SETTING)]
@@ -92,7 +91,7 @@ def _too_late(known: Knowledge) -> Iterator[Explanation]:
         mine = [epoch for epoch, one in changes if one == path]
         if not path or loader.description.persistent or len(mine) < 2 or len(mine) < len(loader.complete_epochs) - 1:
             continue
-        case = known.case_of(loader.pid, loader.number)
+        case = known.case_of(loader)
         place = _line(loader, case, path)
         yield SetAfterWorkersStart(
             culprit=path,
@@ -208,16 +207,10 @@ def _context(known: Knowledge, failure: WatchedFailure) -> Iterator[Explanation]
         because=(
             failures.failure_words(failure),
             *((f"raised at {quoted(failure.place)}",) if failure.place else ()),
-            *(
-                (
-                    f"the loader is used in thread {thread!r}, at {quoted(begun)}, and a new thread starts with an empty context",
-                )
-                if thread
-                else ("a worker that is a new interpreter starts with an empty context",)
-            ),
+            f"the loader is used in thread {thread!r}, at {quoted(begun)}, and a new thread starts with an empty context"
+            if thread
+            else "a worker that is a new interpreter starts with an empty context",
         ),
-        basis=AGREES,
-        variable=failure.context,
         thread=thread,
         failed=failures.failure_words(failure),
         accounts_for=("raised",),

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.mechanisms import failures
-from unjam.doctor.proof import AGREES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +15,6 @@ class RetriesWithoutEnd(Explanation):
     """A sample fails, its handler loads another instead, and that fails too. root: the exception that is caught."""
 
     root: str
-    index: str
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
@@ -33,8 +31,6 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             f"the first exception was {failure.root}" + (f", raised at {quoted(place)}" if place is not None else ""),
             "the handler loaded another sample instead each time, and each of them raised again",
         ),
-        basis=AGREES,
         root=failure.root,
-        index=failure.index,
         accounts_for=("raised",),
     )

@@ -12,7 +12,7 @@ from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import leaves_loop_early, line_of, quoted
 from unjam.doctor.facts.source_places import method_line, share_taken_at
 from unjam.doctor.facts.trial import Place, Trial
-from unjam.doctor.proof import AGREES, OBSERVED
+from unjam.doctor.proof import OBSERVED
 from unjam.units import count, duration
 
 # to report, and to warn: for how many seconds training waited, without the first batch of each epoch, and their share
@@ -25,13 +25,12 @@ HOT = 0.6  # if a line has this share of the loading time, warn earlier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingWaits(Explanation):
-    """waited, total: seconds. hot: share of the loading time on the hottest line. each: seconds per sample."""
+    """waited, total: seconds. hot: share of the loading time on the hottest line."""
 
     loader: str
     waited: float
     total: float
     workers: int
-    each: float
     line: Place | None
     hot: float
     minor: bool
@@ -53,7 +52,6 @@ class LoadedToBeSkipped(Explanation):
 
     loader: str
     skipped: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +87,7 @@ class WorkersWithoutWork(Explanation):
 class ServedByOneProcess(Explanation):
     """Samples are read through a manager's proxy, and the manager's single process serves every access. path: the proxy."""
 
-    loader: str
     path: str
-    workers: int
     share: float
 
 
@@ -109,18 +105,19 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
     if watched.outcome in ("failed", "frozen"):
         return
     yield from _skipped(watched)
-    for case in known.cases:
-        yield from _all_by_each(case)
+    for one in known.cases:
+        yield from _all_by_each(one)
     for loader in watched.loaders:
         yield from _sampler(watched, loader)
     found = [one for one in watched.loaders if _waited(one) >= SECONDS and _waited(one) >= SHARE * _total(one)]
     worst = max(found, key=_waited, default=None)
     if worst is not None:
-        yield from _turns(watched, worst, known.case_of(worst.pid, worst.number))
+        case = known.case_of(worst)
+        yield from _turns(watched, worst, case)
         yield from _unpickling(watched, worst)
-        yield from _idle_workers(worst, known.case_of(worst.pid, worst.number))
-        yield from _proxy(watched, worst, known.case_of(worst.pid, worst.number))
-        yield _explanation(watched, worst, known.case_of(worst.pid, worst.number))
+        yield from _idle_workers(worst, case)
+        yield from _proxy(watched, worst, case)
+        yield _explanation(watched, worst, case)
 
 
 def _waited(loader: WatchedLoader) -> float:
@@ -157,7 +154,6 @@ def _explanation(watched: ProgramFacts, loader: WatchedLoader, case: Case | None
         waited=waited,
         total=total,
         workers=loader.workers,
-        each=each,
         line=place,
         hot=hot,
         # a loop that does not use its batches waits all the time
@@ -190,7 +186,6 @@ def _skipped(watched: ProgramFacts) -> Iterator[Explanation]:
         usual = max(1.0, (stepped.batches - stepped.unused) / stepped.steps)
         if skipped < max(FEWEST_SKIPPED, 4 * usual):
             continue
-        each = stepped.seconds / stepped.batches if stepped.batches else 0.0
         yield LoadedToBeSkipped(
             culprit=f"{line_of(place)} at {place}",
             place=place,
@@ -201,7 +196,6 @@ def _skipped(watched: ProgramFacts) -> Iterator[Explanation]:
             basis=OBSERVED,
             loader=loaders[0].name,
             skipped=skipped,
-            seconds=sum(epoch.seconds for epoch in epochs[:first]) + stepped.unused * each,
             accounts_for=("slow",),
         )
         return
@@ -236,7 +230,6 @@ def _turns(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> I
             *((f"created at {quoted(lock.place)}",) if lock is not None and lock.place is not None else ()),
             _waited_words(loader),
         ),
-        basis=AGREES,
         case=case,
         lock=name,
         workers=loader.workers,
@@ -285,9 +278,8 @@ def _unpickling(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explan
     """Find a training process that computes inside the loader's `next`."""
     observations = next((one for one in watched.observations if one.pid == loader.pid), None)
     computing = [line for line in observations.lines if line.waits == "nothing"] if observations is not None else []
-    stacks, inside = (
-        sum(one.times for one in found) for found in (computing, [one for one in computing if one.stage == "waits"])
-    )
+    stacks = sum(one.times for one in computing)
+    inside = sum(one.times for one in computing if one.stage == "waits")
     if observations is None or not loader.workers or stacks < FEWEST_STACKS:
         return
     # stacks are read only while it computes; the observations without a stack show how often it does
@@ -304,7 +296,6 @@ def _unpickling(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explan
             "of its stacks were inside the loader" + (f", at {quoted(place)}" if place is not None else ""),
             _waited_words(loader),
         ),
-        basis=AGREES,
         loader=loader.name,
         share=share,
         accounts_for=("slow",),
@@ -332,7 +323,6 @@ def _idle_workers(loader: WatchedLoader, case: Case | None) -> Iterator[Explanat
             f"all {len(trial.samples):,} samples came from {count(len(busy), 'worker')} of {loader.workers}",
             _waited_words(loader),
         ),
-        basis=AGREES,
         case=case,
         loader=loader.name,
         workers=loader.workers,
@@ -355,11 +345,8 @@ def _proxy(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> I
                 f"{path} is a proxy: each access sends a message to the manager's process and waits for the answer",
                 _waited_words(loader),
             ),
-            basis=AGREES,
             case=case,
-            loader=loader.name,
             path=path,
-            workers=loader.workers,
             share=share,
             accounts_for=("slow",),
         )
@@ -386,7 +373,6 @@ def _all_by_each(case: Case) -> Iterator[Explanation]:
             f"a sample takes {duration(one)} of CPU time without workers, and {duration(each)} with {loader.workers}",
             *((f"each worker selects its share at {quoted(place)}",) if place is not None else ()),
         ),
-        basis=AGREES,
         case=case,
         loader=loader.name,
         workers=loader.workers,

@@ -34,15 +34,18 @@ def stuck_processes(case: Case) -> list[tuple[Trial, StuckProcess]]:
 
 def describe_worker(stuck: StuckProcess) -> str:
     """Say which worker is stuck, and in which sample or stage."""
-    who = f"worker {stuck.worker}" if stuck.worker >= 0 else "loading without workers"
-    if stuck.stage == "sample":
-        return f"{who} in sample {stuck.index}"
-    if stuck.stage == "sampler":
+    return worker_words(stuck.worker, stuck.stage, stuck.index)
+
+
+def worker_words(worker: int, stage: str, index: str) -> str:
+    """Say which worker it is, and in which sample or stage."""
+    who = f"worker {worker}" if worker >= 0 else "loading without workers"
+    if stage == "sample" and index:
+        return f"{who} in sample {index}"
+    if stage == "sampler":
         return "the main process in the sampler"
     stages = {"init": " in worker_init_fn", "made": " in iter(dataset)", "collate": " in the collate function"}
-    if stuck.stage == "wait":
-        return "the program"
-    return f"{who}{stages.get(stuck.stage, '')}"
+    return "the program" if stage == "wait" else f"{who}{stages.get(stage, '')}"
 
 
 def waits_for(stuck: StuckProcess, *kinds: str) -> SyncObject | None:

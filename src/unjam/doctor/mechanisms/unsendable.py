@@ -11,7 +11,7 @@ from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import class_line, handlers_of
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms import failures
-from unjam.doctor.proof import AGREES, Toggle
+from unjam.doctor.mechanisms.trials import basis_with_fork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                     *((f"raised at {quoted(argument.unpickle_error_place)}",) if argument.unpickle_error_place else ()),
                     f"workers started with {case.loader.start_method} unpickle it first, so they end before their first sample",
                 ),
-                basis=Toggle(as_is.plan, (as_is.plan.changed(start="fork"),), identified=True),
+                basis=basis_with_fork(as_is),
                 case=case,
                 argument=argument.name,
                 failed=argument.unpickle_error[:160],
@@ -73,7 +73,7 @@ def _worker_that_never_began(known: Knowledge) -> Iterator[Explanation]:
     loader = next((one for one in known.watched.loaders if one.workers), None)
     if ended is None or loader is None or known.watched.outcome not in ("failed", "frozen"):
         return
-    case = known.case_of(loader.pid, loader.number)
+    case = known.case_of(loader)
     if case is not None and case.process_facts.interactive and "__main__" in ended.message:
         return  # a notebook's class, which the worker did not find: that is UJ106
     start = case.loader.start_method if case is not None else "spawn"
@@ -86,9 +86,7 @@ def _worker_that_never_began(known: Knowledge) -> Iterator[Explanation]:
             *((f"raised at {quoted(ended.place)}",) if ended.place is not None else ()),
             f"workers started with {start} unpickle it first, so they end before their first sample",
         ),
-        basis=Toggle(as_is.plan, (as_is.plan.changed(start="fork"),), identified=True)
-        if as_is is not None and not as_is.fine
-        else AGREES,
+        basis=basis_with_fork(as_is),
         case=case,
         argument="dataset",
         failed=failures.failure_words(ended)[:160],
@@ -129,7 +127,6 @@ def _exception(known: Knowledge) -> Iterator[Explanation]:
             f"torch recreates it in the main process from its message alone, which {name}.__init__ does not accept",
             f"torch raises a RuntimeError instead, which {quoted(caught)} does not catch",
         ),
-        basis=AGREES,
         type_name=name,
         caught_at=caught,
         accounts_for=("raised",),
@@ -140,8 +137,6 @@ def _exception(known: Knowledge) -> Iterator[Explanation]:
 class BatchLost(Explanation):
     """The feeder thread of a worker's queue could not pickle a batch: the batch is lost, and no process learns of it."""
 
-    part: str
-    kind: str
     failed: str
 
 
@@ -153,16 +148,13 @@ def _lost(known: Knowledge) -> Iterator[Explanation]:
         loader = next((loader for loader in known.watched.loaders if loader.workers), None)
         part = f"{one.path} ({one.kind})" if one.path else "the batch"
         yield BatchLost(
-            culprit=f"{one.path} ({one.kind})" if one.path else "the batch",
+            culprit=part,
             place=one.place or (loader.home if loader is not None else None),
             because=(
                 f"pickling {part} in worker {one.worker} raised {failed}",
                 *((f"raised at {quoted(one.place)}",) if one.place else ()),
                 "the queue's feeder thread pickles batches: this one was lost there, and the main process still waits for it",
             ),
-            basis=AGREES,
-            part=part,
-            kind=one.kind,
             failed=failed,
             accounts_for=("frozen", "raised"),
         )
@@ -183,7 +175,6 @@ def _batch(known: Knowledge) -> Iterator[Explanation]:
             f"raised while the main process unpickled a batch, at {quoted(failure.place)}",
             *((f"the batch came from {loader.name}",) if loader is not None else ()),
         ),
-        basis=AGREES,
         owner=failure.unpickled,
         failed=failures.failure_words(failure),
         accounts_for=("raised",),

@@ -11,7 +11,7 @@ from unjam.doctor.facts.scene import Process, Scene, Thread
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.trial import Place, place_of
-from unjam.doctor.proof import AGREES, SUGGESTED
+from unjam.doctor.proof import SUGGESTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,6 @@ class PoolWaitsForItself(Explanation):
     """Every thread of a pool waits for a task of the same pool."""
 
     threads: int
-    line: Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +27,6 @@ class FullPipe(Explanation):
 
     writer: str
     reader: str
-    line: Place | None
     at_end: bool  # the reader waits until the writer ends
     queue: bool  # the pipe belongs to a multiprocessing queue
 
@@ -49,7 +47,6 @@ class InputTakenWhole(Explanation):
 
     who: str
     pool: str
-    line: Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,23 +118,16 @@ def _exit(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
             continue
         loader = next((one for one in known.watched.loaders if child.pid in one.worker_pids), None)
         place = _ignores_at(loader.source_files) if loader is not None and child.ignores_sigterm else None
+        does = child.thread.waiting.phrase if child.threads else "could not be examined"
         yield ExitWaits(
             culprit=f"{child.name} at {place}" if place is not None else child.name,
             place=place or (loader.made if loader is not None else None),
             because=(
                 f"{main.name} is exiting: multiprocessing has sent SIGTERM to its children and waits for them",
-                f"{child.name} does not end: it "
-                + (
-                    "ignores SIGTERM"
-                    if child.ignores_sigterm
-                    else child.thread.waiting.phrase
-                    if child.threads
-                    else "could not be examined"
-                ),
+                f"{child.name} does not end: it {'ignores SIGTERM' if child.ignores_sigterm else does}",
                 *((f"SIGTERM is set to be ignored at {quoted(place)}",) if place is not None else ()),
                 *((f"it is a worker of {loader.name}",) if loader is not None else ()),
             ),
-            basis=AGREES,
             child=child.name,
             ignores=child.ignores_sigterm,
             accounts_for=("frozen",),
@@ -220,7 +210,6 @@ def _terminated(scene: Scene, waiter: Process) -> Iterator[Explanation]:
             f"{child.name} {'ignores SIGTERM' if child.ignores_sigterm else 'has a handler for SIGTERM'} and continues",
             *((f"set at {quoted(handled)}; forked processes inherit it",) if handled is not None else ()),
         ),
-        basis=AGREES,
         waiter=waiter.name,
         child=child.name,
         ignores=child.ignores_sigterm,
@@ -256,7 +245,6 @@ def _input(scene: Scene, waiter: Process) -> Iterator[Explanation]:
             f"{child.name} waits for more input or its end: {child.thread.waiting.words}",
             f"the write end of that pipe is still open in {said}" + (", forked while it was open" if others else ""),
         ),
-        basis=AGREES,
         child=child.name,
         waiter=waiter.name,
         holders=said,
@@ -284,7 +272,6 @@ def _server(scene: Scene, asks: Process) -> Iterator[Explanation]:
                     f"thread {one.name!r} of {server.name} waits for the next request from {idle.name}: {one.waiting.words}",
                     f"{idle.name} sends no request: it {idle.thread.waiting.phrase}",
                 ),
-                basis=AGREES,
                 server=f"thread {one.name!r} of {server.name}",
                 served=idle.name,
                 asks=asks.name,
@@ -311,7 +298,6 @@ def _producer(process: Process) -> Iterator[Explanation]:
             f"that thread waits for space in a full queue, at {quoted(producer.place)}",
             "no thread takes items from the queue any more",
         ),
-        basis=AGREES,
         thread=producer.name,
         puts=producer.place,
         accounts_for=("frozen",),
@@ -339,9 +325,7 @@ def _pool(process: Process) -> Iterator[Explanation]:
             "the awaited results are tasks of the same pool, which has no free thread to run them",
             *((f"{process.name} waits at {quoted(outer)}",) if outer is not None else ()),
         ),
-        basis=AGREES,
         threads=len(workers),
-        line=place,
         accounts_for=("frozen",),
     )
 
@@ -370,10 +354,8 @@ def _taken_whole(process: Process) -> Iterator[Explanation]:
                 f"{process.name} computes inside {pool}.map, at {quoted(place)}",
                 f"{pool}.map reads all items of its input before it returns the first result",
             ),
-            basis=AGREES,
             who=process.name,
             pool=pool,
-            line=place,
             accounts_for=("frozen",),
         )
         return
@@ -389,13 +371,8 @@ def _called(place: Place) -> str:
 
 
 def _waits_for_future(thread: Thread) -> bool:
-    return stack_activity.find_frame(
-        thread.frames, "concurrent/futures/_base.py", "result", "result_iterator", "wait", "_result_or_cancel"
-    ) >= 0 or any(
-        frame.function in ("result", "_result_or_cancel", "wait")
-        and stack_activity.frame_is_in(frame, "concurrent/futures/_base.py")
-        for frame in thread.frames
-    )
+    waits = ("result", "result_iterator", "wait", "_result_or_cancel")
+    return stack_activity.find_frame(thread.frames, "concurrent/futures/_base.py", *waits) >= 0
 
 
 def _pipe(scene: Scene, reader: Process) -> Iterator[Explanation]:
@@ -417,10 +394,8 @@ def _pipe(scene: Scene, reader: Process) -> Iterator[Explanation]:
                 f"{child.name} waits for {writing.waiting.words}",
                 f"only {reader.name} can read that pipe, but it waits at {quoted(thread.place)}: {thread.waiting.words}",
             ),
-            basis=AGREES,
             writer=child.name,
             reader=reader.name,
-            line=thread.place,
             at_end=thread.waiting.kind == "child",
             queue=child.role == "worker"
             or any(stack_activity.frame_is_in(one, "multiprocessing/queues.py") for one in writing.frames),

@@ -34,7 +34,7 @@ def words(one: BatchCannotBeUnpickled | BatchLost) -> Words:
     """Say what could not be pickled or unpickled."""
     if isinstance(one, BatchLost):
         return Words(
-            f"a batch from a worker was lost: pickling {one.part} raised {one.failed}",
+            f"a batch from a worker was lost: pickling {one.culprit} raised {one.failed}",
             "return tensors, arrays, numbers and strings from the dataset and the collate function; read lazy objects "
             "(a lazily opened image, a cursor) in __getitem__",
         )

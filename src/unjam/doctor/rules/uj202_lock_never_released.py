@@ -50,7 +50,7 @@ def words(one: NeverReleased | LockFileNotRemoved) -> Words:
     )
     return Words(
         f"sample {one.index} acquired {resource} and did not release it; {consequence}",
-        remedy + (f"; it is acquired at {one.taken}" if one.taken else ""),
+        remedy + (f"; it is acquired at {one.place}" if one.place else ""),
     )
 
 

@@ -86,7 +86,7 @@ def detect_live(scene: Scene) -> Finding | None:
     for blocked in scenes.blocked_processes(scene):
         if not blocked.thread.native or not blocked.process.forked:
             continue
-        if blocked.stuck.waits != "lock" or blocked.thread.waiting.target:
+        if blocked.thread.waiting.kind != "lock" or blocked.thread.waiting.target:
             continue
         libraries = [name for name in blocked.thread.libraries if not name.startswith(_BINDINGS)]
         if not libraries:

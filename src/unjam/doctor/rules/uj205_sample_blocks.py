@@ -83,11 +83,11 @@ def detect(case: Case) -> Finding | None:
 def detect_live(scene: Scene) -> Finding | None:
     """Find a wait for a socket, a pipe, a file, a child process, or a timer."""
     for blocked in scenes.blocked_processes(scene):
-        on_file = blocked.stuck.waits == "lock" and blocked.thread.waiting.target is not None
+        on_file = blocked.thread.waiting.kind == "lock" and blocked.thread.waiting.target is not None
         if (
-            blocked.stuck.waits not in (*_OUTSIDE, "terminal", "signal")
+            blocked.thread.waiting.kind not in (*_OUTSIDE, "terminal", "signal")
             and not on_file
-            and "descriptors" not in blocked.stuck.words
+            and "descriptors" not in blocked.thread.waiting.words
         ):
             continue
         if (
@@ -96,12 +96,12 @@ def detect_live(scene: Scene) -> Finding | None:
             and not scenes.loop_waits_outside(blocked)
         ):
             continue
-        words, evidence = blocked.stuck.words, list(scenes.peer_words(blocked))
+        words, evidence = blocked.thread.waiting.words, list(scenes.peer_words(blocked))
         if on_file and blocked.thread.peers:
             words, evidence = f"{words}, held by {blocked.thread.peers[0]}", []
-        if blocked.stuck.waits == "child":
+        if blocked.thread.waiting.kind == "child":
             evidence += [f"its child: {line}" for line in scenes.children_words(scene, blocked)]
-        if blocked.stuck.waits == "sleep" and blocked.thread.waiting.limit is not None:
+        if blocked.thread.waiting.kind == "sleep" and blocked.thread.waiting.limit is not None:
             words = f"a sleep to end, with {duration(blocked.thread.waiting.limit)} left"
             if scenes.polls(scene, blocked.process):
                 words = f"a condition that stays false: it polled {blocked.thread.context_switches} times in {duration(scene.seconds)}"
@@ -109,7 +109,7 @@ def detect_live(scene: Scene) -> Finding | None:
         return Finding(
             RULE,
             f"{blocked.who} waits for {words}",
-            f"{describe_worker(blocked.stuck)} at {where}",
+            f"{blocked.worker} at {where}",
             blocked.evidence(
                 *evidence,
                 "the call has no timeout" if blocked.thread.waiting.limit is None else "",

@@ -38,7 +38,7 @@ def words(one: PoolWaitsForItself | ProducerNeverEnds) -> Words:
             f"before join(), tell the thread to stop and empty the queue; or give put() at {one.puts} a timeout and check a stop flag",
         )
     return Words(
-        f"all {one.threads} threads of a pool wait for tasks of the same pool, at {one.line}",
+        f"all {one.threads} threads of a pool wait for tasks of the same pool, at {one.place}",
         "use a second pool for the inner tasks, or run them in the task that needs them; more threads only move the limit",
     )
 

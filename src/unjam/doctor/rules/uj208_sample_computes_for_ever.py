@@ -35,7 +35,7 @@ RULE = Rule("UJ208", "sample-computes-for-ever", symptom="frozen")
 def words(one: InputTakenWhole) -> Words:
     """Say which call consumes its whole input first."""
     return Words(
-        f"{one.who} does not get past {one.line}: {one.pool}.map consumes its whole input first, which is endless or very long",
+        f"{one.who} does not get past {one.place}: {one.pool}.map consumes its whole input first, which is endless or very long",
         "submit a bounded number of tasks at a time (submit() and a deque of futures)"
         if one.pool == "Executor"
         else "use imap(), and limit how far it runs ahead",
@@ -104,14 +104,14 @@ def detect_live(scene: Scene) -> Finding | None:
         waits = process is main or main.activity.stage in ("waits", "stopping")
         if not process.same_sample or scene.seconds < scenes.IN_DOUBT or not waits:
             continue
-        blocked = scenes.blocked_process(scene, process, thread)
+        blocked = scenes.BlockedProcess(scene, process, thread)
         silent = max(process.silent or 0.0, scene.seconds, scene.quiet)
         for_long = silent >= 60 or scene.quiet >= LONG
         place = scenes.most_frequent_line(thread)
         return Finding(
             RULE,
             f"{blocked.who} has computed for at least {duration(silent)} without finishing",
-            f"{describe_worker(blocked.stuck)} at {place}",
+            f"{blocked.worker} at {place}",
             (
                 f"at {quoted(place)}, using {thread.busy:.0%} of a processor",
                 "from outside it cannot be seen whether it will end; if a later look shows the same, it probably does not",

@@ -85,9 +85,9 @@ def detect_live(scene: Scene) -> Finding | None:
     lock = ": it was held by a thread of the main process at the fork, never released, or belongs to a native library"
     return Finding(
         RULE,
-        f"{blocked.who} waits for {blocked.stuck.words}"
-        + (lock if blocked.process.stack_error and blocked.stuck.waits == "lock" else ""),
-        f"{blocked.thread.place or describe_worker(blocked.stuck)}",
+        f"{blocked.who} waits for {blocked.thread.waiting.words}"
+        + (lock if blocked.process.stack_error and blocked.thread.waiting.kind == "lock" else ""),
+        f"{blocked.thread.place or blocked.worker}",
         (
             f"it has not run for {duration(blocked.seconds)}",
             f"at {blocked.where}" if blocked.thread.place else "",

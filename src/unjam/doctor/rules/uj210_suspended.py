@@ -36,7 +36,7 @@ def detect_live(scene: Scene) -> Finding | None:
     if not held:
         return None
     first = held[0]
-    blocked = scenes.blocked_process(scene, first, first.thread)
+    blocked = scenes.BlockedProcess(scene, first, first.thread)
     frozen = first.thread.waiting.state == "D"
     place = first.thread.place
     return Finding(

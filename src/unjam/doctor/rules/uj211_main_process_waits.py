@@ -59,7 +59,7 @@ def detect_live(scene: Scene) -> Finding | None:
             return finding
         if not is_elsewhere(scene, main) or (stack_activity.collective(main.thread.frames) and not alone):
             continue
-        blocked = scenes.blocked_process(scene, main, main.thread)
+        blocked = scenes.BlockedProcess(scene, main, main.thread)
         threads = scenes.stuck_threads(scene, main)
         if threads is None and _waits_for_own_thread(blocked) and not main.thread.holders:
             continue  # one of its own threads makes progress and may end the wait
@@ -76,13 +76,13 @@ def detect_live(scene: Scene) -> Finding | None:
                 *scenes.peer_words(blocked),
                 *(
                     (f"its child: {line}" for line in scenes.children_words(scene, blocked))
-                    if blocked.stuck.waits == "child"
+                    if blocked.thread.waiting.kind == "child"
                     else ()
                 ),
                 f"{idle} of {count(len(workers), 'worker')} idle: the prefetch queue is full" if workers else "",
             ),
             AGREES
-            if blocked.seconds >= scenes.NO_ACCIDENT or blocked.stuck.waits in ("terminal", "lock", "pipe")
+            if blocked.seconds >= scenes.NO_ACCIDENT or blocked.thread.waiting.kind in ("terminal", "lock", "pipe")
             else SUGGESTED,
             help_text,
             main.thread.place,
@@ -94,7 +94,7 @@ def _waits_for_own_thread(blocked: scenes.BlockedProcess) -> bool:
     """Whether a thread of the same process could end the wait."""
     if blocked.sync is not None:
         return bool(blocked.sync.state.kind != "child")
-    return blocked.stuck.waits == "lock" and not blocked.thread.native
+    return blocked.thread.waiting.kind == "lock" and not blocked.thread.native
 
 
 def _cannot_exit(scene: Scene, main: Process) -> Finding | None:

@@ -42,6 +42,6 @@ def words(one: FullPipe | InputNeverEnds) -> Words:
         else "read both pipes with communicate(), or give the child stderr=subprocess.DEVNULL (or a file)"
     )
     return Words(
-        f"{one.writer} cannot write to a full pipe that only {one.reader} reads, and {one.reader} waits for it at {one.line}",
+        f"{one.writer} cannot write to a full pipe that only {one.reader} reads, and {one.reader} waits for it at {one.place}",
         remedy,
     )

@@ -27,8 +27,8 @@ def words(one: LimitReached | NoSpaceLeft) -> Words:
     """Say which limit was reached, and what set it."""
     if isinstance(one, NoSpaceLeft):
         return Words(
-            f"{one.path} is full: {one.what} are used up, and {one.failed} fails",
-            f"free space in {one.path}, or write elsewhere (TMPDIR)",
+            f"{one.culprit} is full: {one.what} are used up, and {one.failed} fails",
+            f"free space in {one.culprit}, or write elsewhere (TMPDIR)",
         )
     if one.keeper:
         return Words(

@@ -31,8 +31,8 @@ def words(one: CountedEarlier) -> Words:
     """Say what was counted too early."""
     harm = f": {one.failed}" if one.failed else ""
     return Words(
-        f"{one.member} has {one.now:,} samples, but indices are still drawn for {one.then:,}{harm}",
-        f"filter or extend {one.member} before the concatenation or subset over it is created, or create that again afterwards",
+        f"{one.culprit} has {one.now:,} samples, but indices are still drawn for {one.then:,}{harm}",
+        f"filter or extend {one.culprit} before the concatenation or subset over it is created, or create that again afterwards",
         severity=Severity.ERROR if one.failed else None,
     )
 

@@ -91,7 +91,7 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
     same = train_token is not None and train_token == other_token and what == "indices"
     if (checked == drawn and (whole or apart)) or (same and len(checked) >= int(other.description.base_length or 0)):
         return None  # intended: it measures how well the training set is learnt
-    split, its_split = train.composed_at(), other.composed_at()
+    split, its_split = (one.description.composed.get("dataset") for one in (train, other))
     return Finding(
         RULE,
         f"{len(common):,} of the {len(checked):,} samples of {other.name} are also used for training by {train.name}",

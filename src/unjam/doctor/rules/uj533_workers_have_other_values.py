@@ -30,8 +30,8 @@ def words(one: ValueDiffersInWorkers | ContextVariableUnset) -> Words:
     if isinstance(one, ContextVariableUnset):
         where = f"thread {one.thread!r}" if one.thread else "the workers"
         return Words(
-            f"the context variable {one.variable} has no value in {where}, where it is read: {one.failed}",
-            f"give {one.variable} a default, pass its value to the dataset, or start the thread with contextvars.copy_context().run",
+            f"the context variable {one.culprit} has no value in {where}, where it is read: {one.failed}",
+            f"give {one.culprit} a default, pass its value to the dataset, or start the thread with contextvars.copy_context().run",
         )
     harm = f": {one.failed}" if one.failed else f": {one.wrong} samples differ" if one.wrong else ""
     if one.setting and one.culprit == HASH:

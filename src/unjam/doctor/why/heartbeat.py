@@ -41,4 +41,4 @@ def doing_of(heartbeat: Heartbeat, known: Activity, number: int) -> Activity:
         if stage == "sample" and heartbeat.position >= 0
         else ""
     )
-    return Activity("unjam", stage, index, number, heartbeat.batch, known.workers, since=heartbeat.seconds())
+    return Activity("unjam", stage, index, number, heartbeat.batch, known.workers)

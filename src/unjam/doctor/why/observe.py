@@ -181,11 +181,7 @@ def _doing(one: _Watched, thread: PythonThread) -> Activity:
     if one.role == "worker":
         return stack_activity.worker_activity(thread.frames, thread.values) or Activity("process", "start")
     doing = stack_activity.main_activity(thread.frames, thread.values)
-    return (
-        Activity("", "elsewhere", through=doing.through)
-        if one.unserved and doing.loader in ("pool", "process")
-        else doing
-    )
+    return Activity("", "elsewhere") if one.unserved and doing.loader in ("pool", "process") else doing
 
 
 def _assign_roles(watched: list[_Watched]) -> None:
@@ -221,7 +217,7 @@ def _assign_roles(watched: list[_Watched]) -> None:
         its = [other for other in watched if other.main == one.entry.pid and other.role == "worker"]
         served = any(other.doing.loader in ("pool", "process", "") for other in its)
         if one.role == "main" and one.doing.loader in ("pool", "process") and not served:
-            one.doing = Activity("", "elsewhere", through=one.doing.through)
+            one.doing = Activity("", "elsewhere")
             one.unserved = True
     for one in watched:
         # the program started this process itself; it is not one of the loader's workers
@@ -297,7 +293,7 @@ def _describe(one: _Watched, rest: IdleClock) -> Process:
     return Process(
         pid, one.entry.parent, one.role, one.entry.line, now.state, now.age, now.rss, busy, threads, _numbered(one),
         forked=_is_forked(one), rank=_rank(one) if one.role == "main" else "", number=one.number if one.role == "main" else -1, main=one.main, open_files=used,
-        most_files=_most_files(pid), stack_error=one.blind, gpu=gpu, log=_log(pid), last_error=_last_error(pid) if one.role == "main" else "", cpu=now.cpu, ignores_sigterm=ignores_signal(pid, signal.SIGTERM), handles_sigterm=catches_signal(pid, signal.SIGTERM), same_sample=one.same_sample,
+        most_files=_most_files(pid), stack_error=one.blind, gpu=gpu, log=_log(pid), last_error=_last_error(pid) if one.role == "main" else "", ignores_sigterm=ignores_signal(pid, signal.SIGTERM), handles_sigterm=catches_signal(pid, signal.SIGTERM), same_sample=one.same_sample,
     )  # fmt: skip
 
 
@@ -327,7 +323,6 @@ def _thread(one: _Watched, tid: int, spied: PythonThread | None, elapsed: float,
         (sync,) if sync else (),
         lines=dict(one.lines) if main else {},
         context_switches=voluntary_switches(pid, tid) - one.turns.get(tid, 0) if main and tid in one.turns else 0,
-        observations=one.looks if main else 0,
         queueing=(process_table.queueing_time(pid, tid) - one.queued[tid]) / elapsed if tid in one.queued else 0.0,
     )
 

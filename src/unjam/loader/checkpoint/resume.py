@@ -103,7 +103,7 @@ def _samplers(loader: Any) -> Iterator[tuple[str, Any]]:
         yield path, sampler
         if depth < _MAX_DEPTH:
             inner = (part for part in attributes(sampler, slots=False) if isinstance(part.value, Sampler))
-            waiting += [(path + part.step, part.value, depth + 1) for part in inner]
+            waiting += [(path + part.path, part.value, depth + 1) for part in inner]
 
 
 def stateful_sampler(loader: Any) -> Any:
@@ -119,7 +119,7 @@ def _generators(loader: Any) -> dict[str, Any]:
     for path, sampler in _samplers(loader):
         for part in attributes(sampler, slots=False):
             if random_state.state_of(part.value) and not any(part.value is known for known in found.values()):
-                found[path + part.step] = part.value
+                found[path + part.path] = part.value
     return found
 
 

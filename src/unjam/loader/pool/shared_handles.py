@@ -97,7 +97,7 @@ def shared_handles(worker_input: WorkerInput, pickled: Collection[int] | None = 
             else:
                 what = "" if descriptor in descriptors else _kind_of(descriptor, value)
                 descriptors.add(descriptor)
-            path, made = part.name or (part.step, kind)
+            path, made = part.name or (part.path, kind)
             if what and (path not in found or found[path].kind == "native"):
                 found[path] = SharedHandle(path, type_name(made), what)
     return list(found.values())
@@ -110,13 +110,13 @@ def _parts(above: Held) -> Iterator[Held]:
         return
     made = above.name
     if not issubclass(type(value), _CONTAINERS) and type(value) not in (types.FunctionType, types.MethodType):
-        made = (made or (above.step, type(value))) if _is_of_a_library(type(value)) else None
+        made = (made or (above.path, type(value))) if _is_of_a_library(type(value)) else None
     for part in (*items(value, _MAX_ITEMS), *attributes(value), *wrapped(value)):
         if not issubclass(type(part.value), _PLAIN):
-            yield part._replace(step=above.step + part.step, name=made)
+            yield part._replace(path=above.path + part.path, name=made)
     if type(value) is types.FunctionType:
         for part in (*enclosed(value), *_defaults(value)):
-            yield part._replace(step=f"{part.step} of {above.step}", name=None)
+            yield part._replace(path=f"{part.path} of {above.path}", name=None)
         yield from _globals(value)
     for kind in type(value).__mro__ if made is None else ():
         if not _is_of_a_library(kind):
@@ -124,7 +124,7 @@ def _parts(above: Held) -> Iterator[Held]:
                 if type(part) is types.FunctionType:
                     yield from _globals(part)
                 elif not issubclass(type(part), (*_PLAIN, property, staticmethod, classmethod)):
-                    yield Held(f"{above.step}.{name}", part)
+                    yield Held(f"{above.path}.{name}", part)
 
 
 def _defaults(function: types.FunctionType) -> Iterator[Held]:

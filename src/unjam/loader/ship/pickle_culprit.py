@@ -126,12 +126,12 @@ def _parts(obj: Any) -> Iterator[tuple[str, object]]:
 
 
 def _steps(parts: Iterator[object_graph.Held]) -> Iterator[tuple[str, object]]:
-    return ((part.step, part.value) for part in parts)
+    return ((part.path, part.value) for part in parts)
 
 
 def _function_parts(function: types.FunctionType) -> Iterator[tuple[str, object]]:
     for part in object_graph.enclosed(function):
-        yield f" -> variable {part.step!r} of the enclosing function", part.value
+        yield f" -> variable {part.path!r} of the enclosing function", part.value
     for place, value in enumerate(function.__defaults__ or ()):
         yield f" -> default argument {place}", value
     if function.__module__ in MAIN:

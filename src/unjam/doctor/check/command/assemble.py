@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import replace
 from typing import Any
@@ -168,7 +169,7 @@ class _TrialBuilder:
             peak={self._workers.get(pid, -2): size for pid, size in seen.peak.items()},
             threads=seen.native_threads, oom_kills=seen.killed,
             output=read_end(f"{self._folder}/output", MOST_OUTPUT), note=self._note, lines=hottest(self._folder),
-            lock_waits=seen.lock_waits / seen.worker_samples if seen.worker_samples else 0.0, **self._more,
+            lock_waits=(seen.waits["lock"] + seen.waits["file lock"]) / max(1, seen.waits.total()), **self._more,
         )  # fmt: skip
 
     def _ends(self) -> tuple[ProcessEnd, ...]:
@@ -208,7 +209,4 @@ _DOCTORS = (os.path.join(_CHECK, "trial", ""), os.path.join(_CHECK, "target", ""
 
 def _inside(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """The program's own frames: those inside of the doctor's."""
-    for place, frame in enumerate(frames):
-        if frame.file.startswith(_DOCTORS):
-            return frames[:place]
-    return frames
+    return tuple(itertools.takewhile(lambda frame: not frame.file.startswith(_DOCTORS), frames))

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
+import typing
 from dataclasses import replace
 from typing import Any
 
 from unjam.doctor.check.trial.event_log import read
-from unjam.doctor.facts.faults import (
-    EndedByException,
-    FileOperation,
-    InheritedOutput,
-    LimitChange,
-    LockFile,
-    LostBatch,
-    SampleOutput,
-    SeedCall,
-    ShrunkFile,
-    UnreleasedResource,
-    WatchedFailure,
-)
+from unjam.doctor.facts.faults import WatchedFailure
 from unjam.doctor.facts.loader_description import LoaderDescription
-from unjam.doctor.facts.program_facts import (
-    DeviceCopies,
-    DeviceWaits,
-    ResourceUsage,
-    SavedFile,
-    WatchedEpoch,
-    WatchedLoader,
-    WatchedProcess,
-    WatchedSample,
-)
+from unjam.doctor.facts.program_facts import ResourceUsage, WatchedEpoch, WatchedLoader, WatchedProcess, WatchedSample
 from unjam.doctor.facts.recording import decode
 from unjam.doctor.facts.trial import Place
 
 _EPOCH_FACTS: dict[str, Any] = {kind.__name__: kind for kind in (ResourceUsage, WatchedSample)}
+# the name of a type of facts -> the type, and the field of a process that holds them: in a list, or by their line
+_PROCESS_FACTS: dict[str, tuple[Any, str]] = {
+    getattr(kinds[-1], "__name__", ""): (kinds[-1], name)
+    for name, hint in typing.get_type_hints(WatchedProcess).items()
+    if (kinds := typing.get_args(hint))
+}
 # fields of the event "epoch" that are fields of a WatchedEpoch, too
 _EPOCH_FIELDS = (
     "done", "batches", "draws", "indices", "order", "waited", "first", "sampling", "optimizer", "steps", "grad", "unused",
@@ -71,7 +57,7 @@ def tell_apart(loaders: list[WatchedLoader]) -> None:
 
 
 def _process(pid: int, events: list[dict[str, Any]], seeds: list[Seed]) -> WatchedProcess:
-    process = WatchedProcess(pid, 0, None, "")
+    process = WatchedProcess(pid, None)
     loaders: dict[int, WatchedLoader] = {}
     inline: WatchedEpoch | None = None  # the last epoch without workers
     for event in events:
@@ -79,10 +65,9 @@ def _process(pid: int, events: list[dict[str, Any]], seeds: list[Seed]) -> Watch
         epoch = next((one for one in loader.epochs if one.number == event.get("e")), None) if loader else None
         match event["k"]:
             case "process":
-                process.parent, process.rank, process.script = event["parent"], event["rank"], event["script"]
+                process.rank = event["rank"]
             case "loader":
-                made = Place(event["made_file"], event["made_line"]) if event.get("made_file") else None
-                about = decode(event["about"], LoaderDescription)
+                made, about = decode(event.get("made"), Place | None), decode(event["about"], LoaderDescription)
                 loaders[event["loader"]] = WatchedLoader(event["loader"], pid, about, made, _place(event))
             case "begin":
                 if loader is None:
@@ -125,26 +110,15 @@ def _add_to_process(process: WatchedProcess, event: dict[str, Any], pid: int, lo
         process.mapped_files += event["paths"]
     elif event["k"] == "used_connection":
         process.used_connections.setdefault(event["target"], []).append(pid)
-    else:
-        for kind, kept in _containers(process).items():
-            if kind.__name__ == event["type"]:
-                fact = decode(event["fact"], kind)
-                if isinstance(fact, WatchedFailure):
-                    fact = replace(fact, loader=fact.loader or loader)
-                if isinstance(kept, dict):
-                    kept[fact.place] = fact
-                else:
-                    kept.append(fact)
-
-
-def _containers(process: WatchedProcess) -> dict[Any, Any]:
-    """Where a process keeps the facts of each type: in a list, or by their line."""
-    return {
-        FileOperation: process.file_operations, EndedByException: process.ended_by_exception, UnreleasedResource: process.unreleased, LimitChange: process.limit_changes,
-        LockFile: process.lock_files, LostBatch: process.lost_batches, SampleOutput: process.sample_outputs, SavedFile: process.saved_files,
-        SeedCall: process.seed_calls, ShrunkFile: process.shrunk_files, DeviceWaits: process.device_waits,
-        DeviceCopies: process.device_copies, WatchedFailure: process.failures, InheritedOutput: process.inherited_outputs,
-    }  # fmt: skip
+    elif event["type"] in _PROCESS_FACTS:
+        kind, name = _PROCESS_FACTS[event["type"]]
+        fact, kept = decode(event["fact"], kind), getattr(process, name)
+        if isinstance(fact, WatchedFailure):
+            fact = replace(fact, loader=fact.loader or loader)
+        if isinstance(kept, dict):
+            kept[fact.place] = fact
+        else:
+            kept.append(fact)
 
 
 def _finish(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
@@ -169,9 +143,6 @@ def _add_to_epoch(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
             if "q" in event:
                 epoch.signatures.setdefault(worker, []).extend(event["q"])
             epoch.loading += event.get("s", 0.0)
-            epoch.collating += event.get("c", 0.0)
-            if event.get("max", 0.0) > epoch.slowest[0]:
-                epoch.slowest = (event["max"], event.get("i", ""))
 
 
 def _add_worker(pid: int, events: list[dict[str, Any]], seeds: list[Seed], processes: list[WatchedProcess]) -> None:
@@ -201,4 +172,5 @@ def _add_worker(pid: int, events: list[dict[str, Any]], seeds: list[Seed], proce
 
 
 def _place(event: dict[str, Any]) -> Place | None:
-    return Place(event["file"], event["line"]) if event.get("file") else None
+    place: Place | None = decode(event.get("place"), Place | None)
+    return place

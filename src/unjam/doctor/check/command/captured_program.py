@@ -6,19 +6,22 @@ import contextlib
 import os
 import pickle
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from typing import Any
 
-from unjam.deadlines import GATHER_FACTS, NEW_INTERPRETER, PROGRAM_CHECK
-from unjam.doctor.check.cleanup_process import CleanupProcess, remove_program
+from unjam.deadlines import GATHER_FACTS, NEW_INTERPRETER, PROGRAM_CHECK, PROGRAM_CLEANUP
+from unjam.doctor.check.cleanup_process import CleanupProcess, record_session, remove_program
 from unjam.doctor.check.command.assemble import assemble
 from unjam.doctor.check.command.measuring_process import MeasuringProcess
 from unjam.doctor.check.command.trial_watch import TrialTimeouts, watch
-from unjam.doctor.check.processes import adopt_orphans, end_session, is_zombie, pause
-from unjam.doctor.check.target.twin import GatherFacts, RunTrial, SandboxNotStarted, SandboxStarted, StartMeasuring
+from unjam.doctor.check.processes import adopt_orphans, end_session, pause
+from unjam.doctor.check.target.observer import observed_environment
+from unjam.doctor.check.target.twin import GatherFacts, RunTrial, SandboxStarted, StartMeasuring
 from unjam.doctor.check.trial.tracking import TrialSetup
 from unjam.doctor.check.trial.trial_resources import missing
 from unjam.doctor.facts.case import Case
@@ -26,7 +29,7 @@ from unjam.doctor.facts.trial import Plan, Trial
 from unjam.system.children import reap
 from unjam.system.isolation.program_files import ProgramFiles
 from unjam.system.leftovers import persistent_folders, prefix, sweep
-from unjam.system.proc_files import read_end
+from unjam.system.proc_files import read_end, stat_fields
 
 HidingHandlers = tuple[tuple[str, int, int, int, str], ...]  # see TrialSetup.handlers
 
@@ -83,6 +86,18 @@ class CapturedProgram:
         if self._refusals is not None:
             self._refusals.close()
         remove_program(self.files.base)
+        reap(self._cleanup.dismiss(), PROGRAM_CLEANUP.seconds)
+
+    def _start_program(self, command: list[str], variables: dict[str, str], **options: Any) -> int:
+        """Start the program in a session of its own; return its process number."""
+        with open(f"{self.folder}/program.output", "wb") as output:
+            process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, env=observed_environment(variables),
+                start_new_session=True, **options,
+            )  # fmt: skip
+        process.returncode = 0  # `reap` waits for it, not subprocess
+        record_session(self.folder, process.pid)
+        return process.pid
 
     def _channel(self, request: GatherFacts | RunTrial | StartMeasuring) -> Connection:
         """The connection to the process that answers this request."""
@@ -135,7 +150,7 @@ class CapturedProgram:
         """Wait until a new interpreter has rebuilt the loader. Returns whether the loader could be sent to it."""
         until = time.monotonic() + NEW_INTERPRETER.seconds
         while not os.path.exists(f"{folder}/begun") and time.monotonic() < until:
-            if not os.path.exists(f"/proc/{leader}") or is_zombie(leader):
+            if stat_fields(leader)[:1] in ([], ["Z"]):
                 break
             pause(PROGRAM_CHECK.seconds)
         return os.path.exists(f"{folder}/packed")
@@ -146,15 +161,13 @@ class CapturedProgram:
             channel.send(request)
             if not channel.poll(GATHER_FACTS.seconds):
                 raise CannotExamine("the program no longer responds")
-            answer = pickle.loads(channel.recv_bytes())
+            answer: SandboxStarted = pickle.loads(channel.recv_bytes())
         except (OSError, EOFError) as error:
             self.gone = True
             raise CannotExamine("the program has ended") from error
-        if isinstance(answer, SandboxNotStarted):
+        if not answer.pid:
             raise CannotExamine(f"cannot start a process for a trial: {answer.reason}")
-        if not isinstance(answer, SandboxStarted):
-            raise CannotExamine(f"the program sent an unknown answer: {answer!r}")
-        self._cleanup.record_session(answer.pid)
+        record_session(self.folder, answer.pid)
         return answer.pid
 
     def _new_folder(self) -> str:

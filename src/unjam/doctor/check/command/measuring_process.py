@@ -56,9 +56,8 @@ class MeasuringProcess:
         try:
             while True:
                 code = reap(self._leader, TRIAL_CHECK.seconds / 2)
-                for answer in self._answers():
-                    if answer.pop("what") == "done":
-                        return _measured(answer)
+                if answers := self._answers():
+                    return _measured(answers[0])
                 tick()
                 if code is not None:
                     return self._ended(
@@ -101,10 +100,6 @@ class MeasuringProcess:
 
 
 def _measured(answer: dict[str, Any]) -> Measurement:
-    tuples = {
-        "rates": tuple(answer["rates"]),
-        "counted": tuple(answer["counted"]),
-        "slowest": tuple(map(tuple, answer["slowest"])),
-    }
-    bars = tuple(map(tuple, answer["timeline"]))
-    return Measurement(**{**answer, "setting": TuneSetting(**answer["setting"]), **tuples, "timeline": bars})
+    known = {name: tuple(answer[name]) for name in ("rates", "counted")}
+    known |= {name: tuple(map(tuple, answer[name])) for name in ("slowest", "timeline")}
+    return Measurement(**{**answer, **known, "setting": TuneSetting(**answer["setting"])})

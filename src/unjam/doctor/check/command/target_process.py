@@ -11,7 +11,6 @@ from multiprocessing.connection import Connection, Pipe
 from unjam.deadlines import DOCTOR_ALIVE, PROGRAM_CLEANUP
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
 from unjam.doctor.check.processes import child_command, kill_session
-from unjam.doctor.check.target.observer import observed_environment
 from unjam.doctor.check.target.twin import GatherFacts, ProgramEnded, ReachedIter, RunTrial, Shutdown, StartMeasuring
 from unjam.system.children import reap
 from unjam.system.exits import decode
@@ -27,20 +26,9 @@ class TargetProcess(CapturedProgram):
         self._twin, twins_end = Pipe()
         self._reached_iter = False
         fds = agents_end.fileno(), twins_end.fileno()
-        shared = self.files.shared
-        with agents_end, twins_end, open(f"{shared}/program.output", "wb") as output:
-            process = subprocess.Popen(
-                child_command("unjam.doctor.check.target.program", *map(str, fds), shared, *arguments),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=observed_environment(self.files.environment()),
-                pass_fds=fds,
-                start_new_session=True,
-            )
-        process.returncode = 0  # `reap` waits for it, not subprocess
-        self.pid = process.pid
-        self._cleanup.record_session(self.pid)
+        command = child_command("unjam.doctor.check.target.program", *map(str, fds), self.folder, *arguments)
+        with agents_end, twins_end:
+            self.pid = self._start_program(command, self.files.environment(), stdin=subprocess.DEVNULL, pass_fds=fds)
 
     def _about_files(self) -> str:
         return f"\n{text}" if (text := self.protection()) else ""
@@ -90,4 +78,3 @@ class TargetProcess(CapturedProgram):
             reap(self.pid, PROGRAM_CLEANUP.seconds)
         kill_session(self.pid)
         self._remove_files()
-        reap(self._cleanup.dismiss(), PROGRAM_CLEANUP.seconds)

@@ -55,12 +55,9 @@ class TrialObservation:
     code: int | None = None
     seconds: float = 0.0
     reports: list[dict[str, Any]] = field(default_factory=list)  # of stuck processes
-    pids: set[int] = field(default_factory=set)
     waits: Counter[str] = field(default_factory=Counter)
     waited_on: dict[str, set[int]] = field(default_factory=dict)  # a socket or pipe: the workers that waited for it
-    worker_samples: int = 0  # how often the state of a worker was sampled
-    lock_waits: int = 0  # how often it was waiting for a lock
-    peak: dict[int, int] = field(default_factory=dict)
+    peak: dict[int, int] = field(default_factory=dict)  # of each process, in bytes
     killed: int = 0
     native_threads: int = 0  # most native threads of one worker
     interrupted: bool = False
@@ -78,11 +75,10 @@ def watch(leader: int, folder: str, timeouts: TrialTimeouts, reserve: int) -> Tr
             seen.code = reap(leader, TRIAL_CHECK.seconds)
             now = time.monotonic()
             alive = session_processes(leader)
-            seen.pids.update(one.pid for one in alive)
-            if seen.code is not None or (not alive and not os.path.exists(f"/proc/{leader}")):
-                break
             for one in alive:
                 seen.peak[one.pid] = max(seen.peak.get(one.pid, 0), one.rss)
+            if seen.code is not None or (not alive and not os.path.exists(f"/proc/{leader}")):
+                break
             _sample_waits(seen, alive, leader, iteration)
             iteration += 1
             free = available_memory()
@@ -103,7 +99,7 @@ def watch(leader: int, folder: str, timeouts: TrialTimeouts, reserve: int) -> Tr
             seen.reports = inspect_processes(leader, folder)
     finally:
         end_session(leader, folder)
-        sweep_shared_memory(seen.pids)
+        sweep_shared_memory(set(seen.peak))
     if kills_before is not None and (kills_now := oom_kills()) is not None:
         seen.killed = kills_now.count - kills_before.count
     seen.seconds = time.monotonic() - began
@@ -156,11 +152,9 @@ def _sample_waits(seen: TrialObservation, alive: list[Usage], leader: int, itera
         if one.pid == leader:
             continue
         wait = waiting.current_wait(one.pid)
-        seen.worker_samples += 1
         # workers of unjam wait for work at a socket without an address
         is_local = wait.kind == "socket" and " to " not in wait.words
         seen.waits["local socket" if is_local else kind_of_wait(wait)] += 1
-        seen.lock_waits += wait.kind == "lock"
         if target := waited_for(one.pid, wait):
             seen.waited_on.setdefault(target, set()).add(one.pid)
         if iteration % 10 == 3:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from unjam.deadlines import DOCTOR_ALIVE, GATHER_FACTS, PROGRAM_CHECK, PROGRAM_CLEANUP, PROGRAM_EXIT
-from unjam.doctor.check.cleanup_process import WATCH_VARIABLE
+from unjam.doctor.check.cleanup_process import WATCH_VARIABLE, record_session
 from unjam.doctor.check.command.assemble_watched import assemble_watched
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram, HidingHandlers
 from unjam.doctor.check.command.program_sampler import ProgramSampler
@@ -32,7 +32,7 @@ from unjam.doctor.check.processes import (
     seconds_queued,
 )
 from unjam.doctor.check.target.launch_watched import EDITS, REFUSED
-from unjam.doctor.check.target.observer import MAY_END, STOP_EARLY, WAITS_AT_END, observed_environment
+from unjam.doctor.check.target.observer import MAY_END, STOP_EARLY, WAITS_AT_END
 from unjam.doctor.check.target.twin import ClosePipes, GatherFacts, RunTrial, Shutdown, StartMeasuring, TwinReady
 from unjam.doctor.check.target.twin_fork import SOCKET
 from unjam.doctor.check.trial.event_log import SUFFIX, progress
@@ -75,7 +75,6 @@ class WatchedProgram(CapturedProgram):
         super().__init__(may_be_real=may_be_real)
         if edits and self.files.isolation != VIEW:
             self._remove_files()
-            reap(self._cleanup.dismiss(), PROGRAM_CLEANUP.seconds)
             reason = self.files.reason
             raise CannotExamine(f"an edit can only be tried where the program's file writes are isolated ({reason})")
         if stop_early:
@@ -86,7 +85,7 @@ class WatchedProgram(CapturedProgram):
         self._unchanged = False
         self._sampler = ProgramSampler()
         self._twins: list[Connection] = []
-        self._known: list[TwinReady] = []
+        self.captured: list[TwinReady] = []  # the twins, in the order of the loaders' first iter()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with own_folder(self.folder) as at:  # the address of a socket must be short
             self._listener.bind(f"{at}/{SOCKET}")
@@ -94,24 +93,12 @@ class WatchedProgram(CapturedProgram):
         self._listener.settimeout(0)
         self._waits_at_end = self._pipes_closed = False
         self.interrupted = False  # by Ctrl-C; set by `watch`
-        self.pid = self._start_program(command, stdin)
-        self._cleanup.record_session(self.pid)
-
-    def _start_program(self, command: list[str], stdin: bytes | None) -> int:
-        path = f"{self.folder}/stdin"
-        with open(path, "wb") as file:
+        with open(f"{self.folder}/stdin", "wb") as file:
             file.write(stdin or b"")
-        with open(f"{self.folder}/program.output", "wb") as output, open(path, "rb") as given:
-            process = subprocess.Popen(
-                child_command("unjam.doctor.check.target.launch_watched", self.folder, *command),
-                stdin=given,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=observed_environment({**self.files.environment(), WATCH_VARIABLE: self.folder}),
-                start_new_session=True,
-            )
-        process.returncode = 0  # `reap` waits for it, not subprocess
-        return process.pid
+        launched = child_command("unjam.doctor.check.target.launch_watched", self.folder, *command)
+        variables = {**self.files.environment(), WATCH_VARIABLE: self.folder}
+        with open(f"{self.folder}/stdin", "rb") as given:
+            self.pid = self._start_program(launched, variables, stdin=given)
 
     # -- watching ----------------------------------------------------------------------------------
 
@@ -218,9 +205,9 @@ class WatchedProgram(CapturedProgram):
                 if channel.poll(GATHER_FACTS.seconds):
                     known = pickle.loads(channel.recv_bytes())
                     assert isinstance(known, TwinReady)
-                    self._cleanup.record_session(known.pid)
+                    record_session(self.folder, known.pid)
                     self._twins.append(channel)
-                    self._known.append(known)
+                    self.captured.append(known)
 
     def _await_twins(self) -> None:
         """Accept the twins that were forked and have not connected yet."""
@@ -230,7 +217,7 @@ class WatchedProgram(CapturedProgram):
             begun = [
                 name for name in os.listdir(self.folder) if name.startswith("twin-") and not name.endswith(".error")
             ]
-            if len(self._known) >= len(begun):
+            if len(self.captured) >= len(begun):
                 break
             pause(PROGRAM_CHECK.seconds)
 
@@ -250,7 +237,7 @@ class WatchedProgram(CapturedProgram):
 
     def _alive(self) -> list[Usage]:
         """The program's processes, without twins and trials."""
-        ours = {known.pid for known in self._known}
+        ours = {known.pid for known in self.captured}
         return [one for one in program_processes(self.files.base) if one.pid not in ours and one.session not in ours]
 
     def _suspend(self) -> None:
@@ -283,11 +270,6 @@ class WatchedProgram(CapturedProgram):
 
     # -- replay ------------------------------------------------------------------------------------
 
-    @property
-    def captured(self) -> list[TwinReady]:
-        """The twins, in the order of the loaders' first iter()."""
-        return self._known
-
     def run_trial(
         self, number: int, plan: Plan, handlers: HidingHandlers, timeouts: TrialTimeouts, reserve: int
     ) -> Trial:
@@ -304,10 +286,10 @@ class WatchedProgram(CapturedProgram):
             with contextlib.suppress(OSError):
                 twin.send(Shutdown())
             twin.close()
-        for known in self._known:
+        for known in self.captured:
             if reap(known.pid, PROGRAM_CLEANUP.seconds) is None:
                 kill_session(known.pid)
-        self._twins, self._known = [], []
+        self._twins, self.captured = [], []
 
     def end(self) -> None:
         """Kill what is left of the program and its twins, and remove its files."""
@@ -316,7 +298,6 @@ class WatchedProgram(CapturedProgram):
         kill_session(self.pid)
         self._listener.close()
         self._remove_files()
-        reap(self._cleanup.dismiss(), PROGRAM_CLEANUP.seconds)
 
 
 def _create(path: str) -> None:

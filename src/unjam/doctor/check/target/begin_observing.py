@@ -27,7 +27,6 @@ def begin() -> None:
     except OSError:
         return  # the doctor is gone
     atexit.register(_at_exit, observer)
-    observer.context_of = _context_of
     record_file_events(observer)
     record_faults(observer)
 
@@ -42,9 +41,7 @@ def begin() -> None:
         patch_fetchers(module, observer)
 
     def after_optimizer(module: ModuleType) -> None:
-        register = getattr(module, "register_optimizer_step_post_hook", None)
-        if register is not None:
-            register(lambda optimizer, *_: _count_step(observer, optimizer))
+        module.register_optimizer_step_post_hook(lambda optimizer, *_: _count_step(observer, optimizer))
 
     def after_serialization(module: ModuleType) -> None:
         from unjam.doctor.check.target.observed_saves import patch_saves  # noqa: PLC0415 - as above
@@ -61,12 +58,6 @@ def begin() -> None:
     after_import("torch.utils.data.dataloader", after_dataloader)
     after_import("torch.utils.data._utils.fetch", after_fetch)
     after_import("torch.optim.optimizer", after_optimizer)
-
-
-def _context_of(error: BaseException) -> dict[str, Any]:
-    from unjam.doctor.check.target.error_context import context_of  # noqa: PLC0415 - only when something fails
-
-    return context_of(error)
 
 
 def _count_step(observer: Observer, optimizer: Any) -> None:

@@ -43,13 +43,9 @@ class CaptureAgent:
         self._environment = dict(os.environ)
         self._hook = FirstIterHook(self._on_first_iter)
 
-    def watch(self) -> None:
-        """Stop at the first iter() from now on."""
-        self._hook.install()
-
     def run(self, program: Callable[[], Any]) -> None:
         """Run a program to its first iter(); send `ProgramEnded` if it ends before that."""
-        self.watch()
+        self._hook.install()
         trace, code = "", 0
         try:
             self._protect_files()

@@ -32,7 +32,7 @@ class DeviceObserver:
         self._observer = observer
         self._copies: dict[Place, dict[str, Any]] = {}  # line -> fields of Transfers
         self._waits: dict[Place, list[float]] = {}  # line -> count, seconds
-        self._idle = 0.0
+        self.idle = 0.0  # seconds of loading during which the device had no work
         self._is_waiting = False
         self._cuda: Any = None
 
@@ -55,16 +55,12 @@ class DeviceObserver:
             return self._cuda is not None and self._cuda.is_initialized() and bool(self._cuda.current_stream().query())
         return False
 
-    def loaded(self, seconds: float) -> None:
-        """Count the time that a batch took while the device was idle."""
-        self._idle += seconds
-
     def record_counts(self) -> None:
         """Record what was counted so far; a later fact about a line replaces an earlier one."""
         for line, known in self._copies.items():
             self._observer.record(DeviceCopies(line, **known))
         for place, (count, seconds) in self._waits.items():
-            self._observer.record(DeviceWaits(place, int(count), seconds, self._idle))
+            self._observer.record(DeviceWaits(place, int(count), seconds, self.idle))
 
     def _patched_copy(self, plain: Callable[..., Any]) -> Any:
         @functools.wraps(plain)

@@ -40,7 +40,7 @@ def writable_files(inventory: Inventory) -> dict[str, int]:
     """The files that a dataset holds open for writing: path and size."""
     found = {}
     for one in inventory.found.values():
-        fd = descriptor(one.obj)
+        fd = descriptor(one.value)
         if fd is None or not stat.S_ISREG(os.fstat(fd).st_mode):
             continue
         flags = descriptor_flags(fd)
@@ -70,14 +70,6 @@ def writes(dataset: Any) -> bool:
 _WRITES = {"write", "writelines", "writerow", "writerows", "dump", "tofile", "print", "savetxt", "to_csv"}
 
 
-def size_of(path: str) -> int:
-    """The size of a file; 0 if it is gone."""
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
-
-
 def context_of(error: BaseException) -> dict[str, Any]:
     """The context of an exception, as fields of WatchedFailure."""
     found: dict[str, Any] = {}
@@ -91,11 +83,9 @@ def context_of(error: BaseException) -> dict[str, Any]:
     root = _root(error)
     if root is not None:
         found["root"] = f"{type(root).__qualname__}: {root}"[:300]
-        places = [frame for frame in _frames(root) if is_users(frame.f_code.co_filename)]
-        lines = [one.lineno for one in traceback.extract_tb(root.__traceback__) if is_users(one.filename)]
-        if places and lines:
-            found["root_at"] = Place(places[-1].f_code.co_filename, lines[-1] or 0)
-    frames = list(_frames(error))
+        lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(root.__traceback__)]
+        found["root_at"] = next((Place(file, line) for file, line in reversed(lines) if is_users(file)), None)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     with contextlib.suppress(Exception):  # code of the user's objects may run
         found["unpickled"] = _unpickled(frames)
         found["reach"] = _resources(frames)
@@ -134,13 +124,6 @@ def _full_file_systems(filename: Any) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _frames(error: BaseException) -> Iterator[Any]:
-    trace = error.__traceback__
-    while trace is not None:
-        yield trace.tb_frame
-        trace = trace.tb_next
-
-
 def _unpickled(frames: list[Any]) -> str:
     """The user's class or function that ran while an object was unpickled."""
     inside = False
@@ -160,10 +143,11 @@ def _resources(frames: list[Any]) -> tuple[Resource, ...]:
     found: dict[int, Resource] = {}
     for frame in reversed(users):
         for path, value in _parts(frame):
-            for fd, target in _known_descriptors(value, numbers):
-                if fd not in found:
-                    line = file_events.line_of(target)
-                    found[fd] = Resource(path, _kind(fd), target, _is_inherited(fd), line)
+            with contextlib.suppress(Exception):  # an object that fails when it is asked
+                for fd, target in _descriptors_of(value, numbers):
+                    if fd not in found:
+                        line = file_events.line_of(target)
+                        found[fd] = Resource(path, _kind(fd), target, _is_inherited(fd), line)
     return tuple(found.values())[:12]
 
 
@@ -188,13 +172,6 @@ def _parts(frame: Any) -> Iterator[tuple[str, Any]]:
             own = getattr(value, "__dict__", None)
             if isinstance(own, dict):
                 waiting += [(f"{path}.{name}", one, depth + 1) for name, one in list(own.items())[:40]]
-
-
-def _known_descriptors(value: Any, numbers: dict[str, int]) -> list[tuple[int, str]]:
-    try:
-        return list(_descriptors_of(value, numbers))
-    except Exception:  # noqa: BLE001 - an object that fails when it is asked
-        return []
 
 
 def _descriptors_of(value: Any, numbers: dict[str, int]) -> Iterator[tuple[int, str]]:
@@ -246,7 +223,7 @@ def inherited_connections(inventory: Inventory) -> dict[int, str]:
     """The connections of a dataset that were opened before this worker started: descriptor and target."""
     found = {}
     for one in inventory.found.values():
-        fd = descriptor(one.obj)
+        fd = descriptor(one.value)
         if fd is not None and _kind(fd) == "socket" and descriptor_target(fd) == descriptor_target(fd, os.getppid()):
             found[fd] = descriptor_target(fd)
     return found

@@ -39,9 +39,8 @@ class SampleFiles:
     collects: bool  # whether to fill `opened`
     opened: list[str] = field(default_factory=list)
     read: list[str] = field(default_factory=list)  # without files that it wrote before
-    written: dict[str, tuple[Place | None, bool]] = field(
-        default_factory=dict
-    )  # line, whether it read the file afterwards
+    # line, whether it read the file afterwards
+    written: dict[str, tuple[Place | None, bool]] = field(default_factory=dict)
 
 
 _sample: SampleFiles | None = None  # the sample that is being loaded
@@ -112,7 +111,7 @@ def _facts_of(event: str, arguments: tuple[Any, ...]) -> list[FileOperation | Lo
 
         names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
         name = next((name for name in names if getattr(resource, name) == arguments[0]), str(arguments[0]))
-        return [LimitChange(name, int(arguments[-1][0]), place)]
+        return [LimitChange(name, place)]
     full = _absolute(*arguments[: 1 if event == "os.truncate" else 2])
     # a function registered with atexit is not called by a line of the program
     return [_file_operation(_CHANGES[event], full, place)] if full and (place or event == "shutil.rmtree") else []

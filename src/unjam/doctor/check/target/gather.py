@@ -13,7 +13,6 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -172,18 +171,16 @@ def threads_now(inventory: Inventory) -> tuple[ThreadFacts, ...]:
     frames = sys._current_frames()  # noqa: SLF001 - the only way
     # this function's own frame: a reference cycle would keep all its callers' variables until the next garbage collection
     frames.pop(threading.get_ident(), None)
-    locks = {id(found.obj): path for path, found in inventory.found.items() if hasattr(found.obj, "acquire")}
+    locks = {id(found.value): path for path, found in inventory.found.items() if hasattr(found.value, "acquire")}
     found = []
     for thread in threading.enumerate():
         if thread is threading.current_thread() or thread.ident not in frames:
             continue
         calls: list[Frame] = []
         known: list[str] = []
-        frame: FrameType | None = frames[thread.ident]
-        while frame is not None:
-            calls.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        for frame, line in traceback.walk_stack(frames[thread.ident]):
+            calls.append(Frame(frame.f_code.co_filename, line, frame.f_code.co_name))
             known += [locks[id(value)] for value in _reachable(frame) if id(value) in locks]
-            frame = frame.f_back
         found.append(ThreadFacts(thread.name, tuple(calls), tuple(dict.fromkeys(known))))
     return tuple(found)
 
@@ -196,23 +193,16 @@ def _reachable(frame: FrameType) -> list[Any]:
     return values
 
 
-@dataclass(frozen=True)
-class ProcessSnapshot:
-    """Facts that only the program's own process knows, at the time of the capture; a fork has no threads."""
-
-    threads: tuple[ThreadFacts, ...]
-    native_threads: int
-    pools: tuple[Mapping[str, Any], ...]
-    accelerator: str | None  # in a fork, torch denies that the program uses one
-
-
-def process_snapshot(loader: Any) -> ProcessSnapshot:
-    """Read these facts now; to be called in the program's process."""
-    facts = fork_safety.collect_facts()
-    return ProcessSnapshot(threads_now(Inventory(roots_of(loader))), facts.native_threads, _pools(), facts.accelerator)
+def process_snapshot(loader: Any) -> dict[str, Any]:
+    """The fields of ProcessFacts that only the program's own process knows: a fork has no threads and no accelerator."""
+    known = fork_safety.collect_facts()
+    threads = threads_now(Inventory(roots_of(loader)))
+    return {
+        "threads": threads, "native_threads": known.native_threads, "pools": _pools(), "accelerator": known.accelerator,
+    }  # fmt: skip
 
 
-def process_facts(snapshot: ProcessSnapshot, environment: Mapping[str, str]) -> ProcessFacts:
+def process_facts(snapshot: Mapping[str, Any], environment: Mapping[str, str]) -> ProcessFacts:
     """Facts about the process and the machine."""
     import torch  # noqa: PLC0415 - imported by the program
 
@@ -223,10 +213,7 @@ def process_facts(snapshot: ProcessSnapshot, environment: Mapping[str, str]) -> 
         cpus=limits.processors(),
         python=platform.python_version(),
         torch=str(torch.__version__),
-        threads=snapshot.threads,
-        native_threads=snapshot.native_threads,
-        pools=snapshot.pools,
-        accelerator=snapshot.accelerator,
+        **snapshot,
         shm_free=free,
         descriptors=most,
         descriptors_used=used,
@@ -237,7 +224,7 @@ def process_facts(snapshot: ProcessSnapshot, environment: Mapping[str, str]) -> 
             target: place for target in open_files().values() if (place := file_events.line_of(target)) is not None
         },
         idle_variables=thread_variables.unread_variables(_possibly_unread(environment)),
-        late_variables=_late_variables(environment, snapshot.pools),
+        late_variables=_late_variables(environment, snapshot["pools"]),
     )
 
 
@@ -290,17 +277,13 @@ def worker_arguments(roots: Mapping[str, Any]) -> tuple[WorkerArgument, ...]:
 
     import torch.multiprocessing  # noqa: F401, PLC0415 - as above
 
-    found = []
+    sent = {name: root for name, root in roots.items() if name != "sampler" and root is not None}
     # locks and queues can be pickled only while a process is being started
     context.set_spawning_popen(_Starting())  # type: ignore[arg-type]
     try:
-        for name, root in roots.items():
-            if name == "sampler" or root is None:
-                continue
-            found.append(_try_to_pickle(name, root, reduction.ForkingPickler))
+        return tuple(_try_to_pickle(name, root, reduction.ForkingPickler) for name, root in sent.items())
     finally:
         context.set_spawning_popen(None)
-    return tuple(found)
 
 
 class _Starting:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from unjam.doctor.check.randomness import Randomness
-from unjam.doctor.check.target.observer import Observer, place_fields
+from unjam.doctor.check.target.observer import Observer
 from unjam.doctor.check.trial.event_log import exception_fields, worker_number
 from unjam.doctor.facts.faults import EndedByException, LostBatch, SeedCall
 from unjam.doctor.facts.trial import Place, users_place
@@ -151,7 +151,7 @@ def _record_ranks(module: ModuleType, *, observer: Observer) -> None:
                 place = users_place(caller)
                 if place is not None and place not in known and is_users(caller.f_code.co_filename):
                     known.add(place)
-                    observer.write("rank_asked", **place_fields(place))
+                    observer.write("rank_asked", place=f"{place.file}:{place.line}")
         return answer
 
     _replace(is_initialized, "is_initialized", asked, module, sys.modules.get("torch.distributed"))

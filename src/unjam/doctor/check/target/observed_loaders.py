@@ -25,7 +25,7 @@ from unjam.doctor.check.target.describe_loader import composed_at, describe, fin
 from unjam.doctor.check.target.device_observer import DeviceObserver
 from unjam.doctor.check.target.first_iter_hook import is_probe
 from unjam.doctor.check.target.mapped_files import record_mapped_files
-from unjam.doctor.check.target.observer import Observer, current_folder, length_of, place_fields, rank, users_line
+from unjam.doctor.check.target.observer import Observer, current_folder, length_of, rank, users_line
 from unjam.doctor.check.target.outside_state import OutsideState
 from unjam.doctor.facts.digest import unreadable
 from unjam.doctor.facts.program_facts import ResourceUsage
@@ -65,8 +65,7 @@ class LoaderRecord:
         self.number, self.made = number, made
         self.epochs = self.batches = 0  # batches: of the completed epochs
         self.current: Epoch | None = None
-        self.outside: OutsideState | None = None
-        self.is_described = False
+        self.outside: OutsideState | None = None  # set at the first iter()
 
 
 class LoaderObserver:
@@ -106,9 +105,9 @@ class LoaderObserver:
         observer = self._observer
         # truncated files must not be read through their mappings
         unreadable[:] = [True] if record_mapped_files(observer) else []
-        if not record.is_described:
-            record.is_described = True
-            self._describe(loader, record, frame)
+        if record.outside is None:
+            record.outside = OutsideState(loader.dataset, loader.collate_fn)
+            self._describe(loader, record, record.outside, frame)
             from unjam.doctor.check.target.twin_fork import fork_twin  # noqa: PLC0415 - torch is imported by now
 
             forked = not observer.stops_early and fork_twin(observer, loader, record.made, frame, record.number)
@@ -118,8 +117,6 @@ class LoaderObserver:
         self._close(record.current)
         epoch = record.current = Epoch(record, record.epochs, observer)
         record.epochs += 1
-        if record.outside is None:
-            record.outside = OutsideState(loader.dataset, loader.collate_fn)
         epoch.before = {**fingerprint(loader.dataset), **record.outside.read()}
         iterator.unjam_epoch = epoch
         self._open.add(iterator)
@@ -127,7 +124,7 @@ class LoaderObserver:
         weakref.finalize(iterator, self._dropped, epoch, os.getpid()).atexit = False
         observer.write(
             "begin", loader=record.number, e=epoch.number, expected=length_of(loader), hashes=epoch.before,
-            folder=current_folder(), **place_fields(users_place(frame)),
+            folder=current_folder(), place=encode(users_place(frame)),
         )  # fmt: skip
         if observer.stops_early:
             os._exit(0)
@@ -214,7 +211,7 @@ class LoaderObserver:
 
     def _dropped(self, epoch: Epoch, pid: int) -> None:
         if os.getpid() == pid:
-            with self._observer.safely():
+            with contextlib.suppress(Exception):
                 self._close(epoch)
 
     # -- recording ---------------------------------------------------------------------------------
@@ -237,20 +234,18 @@ class LoaderObserver:
             **resources(),
         )  # fmt: skip
 
-    def _describe(self, loader: Any, record: LoaderRecord, frame: FrameType | None) -> None:
-        with self._observer.safely():
-            record.outside = OutsideState(loader.dataset, loader.collate_fn)
+    def _describe(self, loader: Any, record: LoaderRecord, outside: OutsideState, frame: FrameType | None) -> None:
+        with contextlib.suppress(Exception):
             thread = threading.current_thread()
             about = replace(
                 describe(loader, self._token),
                 generators=[self._number(one) for one in generators(loader)],
-                unused=record.outside.unused(loader.dataset),
-                files=sorted(record.outside.files),
+                unused=outside.unused(loader.dataset),
+                files=sorted(outside.files),
                 thread="" if thread is threading.main_thread() else thread.name,
             )
-            made = {"made_file": record.made.file, "made_line": record.made.line} if record.made else {}
-            at = place_fields(users_place(frame))
-            self._observer.write("loader", loader=record.number, about=encode(about), **made, **at)
+            made, place = encode(record.made), encode(users_place(frame))
+            self._observer.write("loader", loader=record.number, about=encode(about), made=made, place=place)
 
     def _token(self, obj: Any) -> int:
         """A number that identifies an object of this process."""
@@ -323,7 +318,7 @@ def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0
 
     @functools.wraps(begin)
     def begun(this: Any, its_loader: Any, *args: Any, **kwargs: Any) -> None:
-        with observer.safely():
+        with contextlib.suppress(Exception):
             loaders.epoch_started(this, its_loader, sys._getframe(1))  # noqa: SLF001
         asked = time.monotonic()
         begin(this, its_loader, *args, **kwargs)  # with iter(sampler), before any worker is started
@@ -371,7 +366,7 @@ def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0
             waited = time.monotonic() - asked
             loaders.batch_received(this, waited)
             if idle:
-                loaders.device.loaded(waited)
+                loaders.device.idle += waited
         return batch
 
     loader.__init__, loader.__iter__ = made, iterated

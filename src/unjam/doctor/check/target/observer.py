@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from unjam.deadlines import PROGRAM_HELD, TRIAL_CHECK
@@ -45,8 +45,6 @@ class Observer:
         self.stops_early = os.path.exists(f"{folder}/{STOP_EARLY}")  # each process ends when it first uses a loader
         # for each loader in use: its number, the number of the epoch, batches so far, and batches of all epochs
         self.open_epochs: Callable[[], list[tuple[int, int, int, int]]] = list
-        # what the objects of an exception's frames say about it
-        self.context_of: Callable[[BaseException], dict[str, Any]] = lambda _: {}
         self._log: EventLog | None = None
         self._lock = threading.RLock()
 
@@ -79,27 +77,17 @@ class Observer:
             self.captured = False
             with own_folder(self.folder) as at:  # this process may outlive the doctor and the folder
                 log = self._log = EventLog(self.folder, worker_number(), at)
-            main = sys.modules.get("__main__")
-            log.write(
-                "process", parent=os.getppid(), rank=rank(), script=str(getattr(main, "__file__", "") or ""),
-                folder=current_folder(), argv=[str(word)[:200] for word in sys.argv[:8]],
-            )  # fmt: skip
+            log.write("process", parent=os.getppid(), rank=rank())
         return log
-
-    @contextlib.contextmanager
-    def safely(self) -> Iterator[None]:
-        """Run the observer's own code: an error in it is logged, and the program continues."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - see the docstring
-            self.write("observer", **exception_fields(error))
 
     def record_failure(self, stage: str, error: BaseException, **fields: Any) -> None:
         """Record an exception that passes through the observer. `fields`: those of WatchedFailure."""
         with contextlib.suppress(Exception):
             known: dict[str, Any] = {}
             with contextlib.suppress(Exception):
-                known = self.context_of(error)
+                from unjam.doctor.check.target.error_context import context_of  # noqa: PLC0415 - only when something fails
+
+                known = context_of(error)
             thread = threading.current_thread()
             if thread is not threading.main_thread():
                 known["thread"] = thread.name
@@ -144,11 +132,6 @@ def observed_environment(variables: dict[str, str]) -> dict[str, str]:
 def users_line() -> Place | None:
     """The innermost line of the user's code on this thread's stack."""
     return users_place(sys._getframe(1))  # noqa: SLF001 - the only way
-
-
-def place_fields(place: Place | None) -> dict[str, Any]:
-    """A line as fields of an event."""
-    return {"file": place.file, "line": place.line} if place is not None else {}
 
 
 def rank() -> int | None:

@@ -65,7 +65,6 @@ def examine_object(agent: CaptureAgent, target: str) -> None:
 
     It is a DataLoader, a Dataset, or a function that returns one or several of them.
     """
-    agent.watch()
     found = find_object(target)
     loaders = [_as_loader(one) for one in _loaders_in(found)]
     if not loaders:

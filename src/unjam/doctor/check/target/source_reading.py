@@ -25,7 +25,7 @@ def loading_functions(roots: dict[str, Any]) -> list[types.FunctionType]:
     names they use.
     """
     found: dict[types.CodeType, types.FunctionType] = {}
-    waiting = [one.obj for one in walk({name: root for name, root in roots.items() if name != "sampler"})]
+    waiting = [one.value for one in walk({name: root for name, root in roots.items() if name != "sampler"})]
     while waiting and len(found) < MOST_FUNCTIONS:
         obj = waiting.pop()
         for function in _functions_of(obj):

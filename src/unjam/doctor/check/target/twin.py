@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
+import itertools
 import os
 import pickle
 import stat
@@ -88,16 +88,10 @@ class TwinReady:
 
 @dataclass(frozen=True)
 class SandboxStarted:
-    """A sandbox was started."""
+    """A sandbox was started; or it could not be started (pid 0), and why."""
 
     pid: int
-
-
-@dataclass(frozen=True)
-class SandboxNotStarted:
-    """A sandbox could not be started."""
-
-    reason: str
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,7 +117,7 @@ class Capture:
     loaders: list[Any]
     made: list[Place | None]
     frame: FrameType
-    facts: list[gather.ProcessSnapshot]
+    facts: list[dict[str, Any]]  # of `gather.process_snapshot`, for each loader
     environment: dict[str, str]
     files: FileSnapshot | None = None
     folder: str = ""  # the current folder; the program may remove it later
@@ -191,14 +185,14 @@ class Twin:
             read, write = os.pipe()
             pid = os.fork()
         except OSError as error:
-            self._channel.send(SandboxNotStarted(str(error.strerror)))
+            self._channel.send(SandboxStarted(0, str(error.strerror)))
             return
         if pid:
             os.close(write)
             with open(read, "rb") as pipe:
                 child = int(pipe.read() or b"0")
             reap(pid, SIGKILL_GRACE.seconds)  # it exits at once
-            self._channel.send(SandboxStarted(child) if child else SandboxNotStarted("its process could not be forked"))
+            self._channel.send(SandboxStarted(child, "" if child else "its process could not be forked"))
             return
         os.close(read)
         try:
@@ -233,7 +227,7 @@ class Twin:
             gather.process_facts(captured.facts[number], captured.environment),
             inventory.parts(),
             gather.worker_arguments(roots),
-            source_reading.read(loader, _frames(outside_doctor(frame)), roots),
+            source_reading.read(loader, _frames(frame), roots),
         )
         handlers = source_reading.hiding_handlers(source_reading.loading_functions(roots))
         with open(f"{folder}/case", "wb") as file:
@@ -273,27 +267,18 @@ def requests(control: Connection) -> Iterator[Any]:
         yield wanted
 
 
-def outside_doctor(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is not the doctor's."""
-    while frame is not None and is_doctors(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
-
-
-def _frames(frame: FrameType | None) -> list[FrameType]:
-    """The frames of the program, innermost first, without those that run the program."""
-    found = []
-    while frame is not None and frame.f_code.co_filename != CAPTURE:
-        found.append(frame)
-        frame = frame.f_back
-    return found
+def _frames(frame: FrameType) -> list[FrameType]:
+    """The frames of the program, innermost first, without the doctor's own and those that run the program."""
+    calls = (one for one, _ in traceback.walk_stack(frame))
+    outside = itertools.dropwhile(lambda one: is_doctors(one.f_code.co_filename), calls)
+    return list(itertools.takewhile(lambda one: one.f_code.co_filename != CAPTURE, outside))
 
 
 def _start_fresh(loader: Any, setup: TrialSetup) -> None:
     """Replace this process by a new interpreter that gets the loader's parts and inherits nothing."""
     folder = setup.folder
     with open(f"{folder}/setup", "wb") as file:
-        pickle.dump(setup, file)
+        pickle.dump((setup, [str(entry) for entry in sys.path]), file)
     _pack(loader, folder)
     command = child_command("unjam.doctor.check.trial.fresh", folder)
     os.execv(command[0], command)  # noqa: S606 - our own module
@@ -314,8 +299,6 @@ def _pack(loader: Any, folder: str) -> None:
         "batch_size": loader.batch_size,
         "drop_last": loader.drop_last,
     }
-    with open(f"{folder}/path", "w", encoding="utf-8") as known:
-        json.dump([str(entry) for entry in sys.path], known)
     with open(f"{folder}/packed.part", "wb") as file:
         cloudpickle.dump(parts, file)
     os.rename(f"{folder}/packed.part", f"{folder}/packed")

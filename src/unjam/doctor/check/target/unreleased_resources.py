@@ -26,7 +26,7 @@ class HeldResources:
         """Search again: the first sample may have created new ones."""
         dataset, collate = self._roots
         for found in walk({"dataset": dataset, "collate_fn": collate}):
-            probe = _probe(found.obj)
+            probe = _probe(found.value)
             if probe is not None and len(self._probes) < MOST:
                 self._probes.setdefault(found.path, probe)
 

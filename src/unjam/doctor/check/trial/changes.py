@@ -27,22 +27,22 @@ def apply_changes(plan: Plan, inventory: Inventory) -> str:
     """Apply the plan's changes before the workers start. Returns why that is impossible, or ""."""
     for path in plan.release:
         found = inventory.found.get(path)
-        if found is None or not _force_release(found.obj):
+        if found is None or not _force_release(found.value):
             return f"{path} cannot be released"
     for path in plan.unlock:
         if path == FILE_LOCKS:
             _no_file_locks()
             continue
         found = inventory.found.get(path)
-        if found is None or found.replace is None:
+        if found is None or found.put is None:
             return f"{path} cannot be replaced"
-        found.replace(_NoLock())
+        found.put(_NoLock())
     for path in plan.pack:
         found = inventory.found.get(path)
-        if found is None or found.replace is None:
+        if found is None or found.put is None:
             return f"{path} cannot be shared"
         try:
-            found.replace(SharedDict(found.obj) if isinstance(found.obj, dict) else SharedList(found.obj))
+            found.put(SharedDict(found.value) if isinstance(found.value, dict) else SharedList(found.value))
         except Exception as error:  # noqa: BLE001 - any error is the reason
             return f"{path} cannot be shared: {error}"
     return ""
@@ -64,9 +64,9 @@ def release_own_locks(plan: Plan, inventory: Inventory) -> None:
     for path in plan.release:
         found = inventory.found.get(path)
         if found is not None:
-            state = lock_state(found.obj)
+            state = lock_state(found.value)
             if state.mine and state.locked:  # not one that another worker holds
-                _force_release(found.obj)
+                _force_release(found.value)
 
 
 def _force_release(lock: Any) -> bool:
@@ -109,7 +109,7 @@ class _NoLock:
 
 def reopen(inventory: Inventory) -> None:
     """Reopen the data files of this process, so that no other process moves their offsets."""
-    own = {fd for found in inventory.found.values() if (fd := descriptor(found.obj)) is not None}
+    own = {fd for found in inventory.found.values() if (fd := descriptor(found.value)) is not None}
     for fd in sorted(own | {fd for fd, target in open_files().items() if target.startswith("/")}):
         reopen_privately(fd)
 

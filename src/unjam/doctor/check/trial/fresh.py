@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import sys
@@ -17,16 +16,14 @@ def main(arguments: list[str]) -> None:
     (folder,) = arguments
     redirect.begin()
     with open(f"{folder}/setup", "rb") as file:
-        setup = pickle.load(file)
-    with open(f"{folder}/path", encoding="utf-8") as file:
-        sys.path[:] = json.load(file)  # to find the same modules as the program
+        setup, sys.path[:] = pickle.load(file)  # to find the same modules as the program
     with open(f"{folder}/packed", "rb") as file:
         parts: dict[str, Any] = pickle.load(file)
     from torch.utils.data import DataLoader  # noqa: PLC0415 - takes seconds
 
     options: dict[str, Any] = {"collate_fn": parts["collate_fn"], "worker_init_fn": parts["worker_init_fn"]}
     if parts["order"] is not None:
-        options["batch_sampler"] = _FixedBatches(parts["order"])
+        options["batch_sampler"] = parts["order"]
     else:
         options |= {"batch_size": parts["batch_size"], "drop_last": parts["drop_last"]}
     loader: Any = DataLoader(parts["dataset"], **options)
@@ -34,16 +31,3 @@ def main(arguments: list[str]) -> None:
         pass
     sandbox.run_trial(loader, setup, {"dataset": loader.dataset, "collate_fn": loader.collate_fn})
     os._exit(0)
-
-
-class _FixedBatches:
-    """A batch sampler with the order of the program's sampler."""
-
-    def __init__(self, batches: list[list[Any]]) -> None:
-        self._batches = batches
-
-    def __iter__(self) -> Any:
-        return iter(self._batches)
-
-    def __len__(self) -> int:
-        return len(self._batches)

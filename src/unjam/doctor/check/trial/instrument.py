@@ -120,7 +120,7 @@ def _process_state(worker: int, fetcher: Any) -> ProcessState:
         write_stacks_on_signals(_setup.folder)
         _process = ProcessState(_setup, recorder, Randomness({}), Inventory({}))
         if worker >= 0 and _setup.plan.is_plain:
-            _process.line_sampler = LineSampler(_setup.folder)
+            LineSampler(_setup.folder)  # its thread keeps it
     if fetcher is not None:
         _process.roots = {"dataset": fetcher.dataset, "collate_fn": fetcher.collate_fn}
         _process.inventory = Inventory(_process.roots)

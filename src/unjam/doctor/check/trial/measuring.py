@@ -42,7 +42,7 @@ MOST_BARS = 2000
 
 
 def serve(loader: Any, folder: str) -> None:
-    """Measure the settings that arrive through the folder, until an empty request arrives."""
+    """Measure the settings that arrive through the folder, until this process is killed."""
     orders = os.open(f"{folder}/orders", os.O_RDWR | os.O_NONBLOCK)
     poller = select.poll()
     poller.register(orders, select.POLLIN)
@@ -53,17 +53,10 @@ def serve(loader: Any, folder: str) -> None:
                 text += os.read(orders, 65536)
         line, _, text = text.partition(b"\n")
         order = json.loads(line)
-        if not order:
-            return
-        _answer(folder, "began", {})
         until = time.monotonic() + order["most"]
         found = measure(loader, TuneSetting(**order["setting"]), order["seconds"], until, profile=order["profile"])
-        _answer(folder, "done", asdict(found))
-
-
-def _answer(folder: str, what: str, facts: dict[str, Any]) -> None:
-    with open(f"{folder}/answers", "a", encoding="utf-8") as file:
-        file.write(json.dumps({"what": what, **facts}, default=str) + "\n")
+        with open(f"{folder}/answers", "a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(found), default=str) + "\n")
 
 
 def measure(loader: Any, setting: TuneSetting, seconds: float, until: float, *, profile: bool) -> Measurement:

@@ -18,7 +18,7 @@ from typing import Any
 from unjam.deadlines import PREFETCH_DONE
 from unjam.doctor.check import resource_usage
 from unjam.doctor.check.cleanup_process import record_session
-from unjam.doctor.check.inventory import Inventory, contents, open_files, sizes, walk
+from unjam.doctor.check.inventory import Inventory, contents, open_files, walk
 from unjam.doctor.check.trial import instrument, self_inspection, shared_memory
 from unjam.doctor.check.trial.changes import apply_changes, reopen_privately
 from unjam.doctor.check.trial.event_log import EventLog, progress
@@ -98,13 +98,14 @@ def run_trial(loader: Any, setup: TrialSetup, roots: dict[str, Any]) -> None:
     sampler = LineSampler(setup.folder) if (plan.is_plain or not plan.workers) and not plan.in_place else None
     offsets = file_offsets()
     until = time.monotonic() + plan.seconds
-    state, sizes_then = _attributes(loader.dataset), sizes(roots)
-    over_time = [contents(roots)]
+    state, over_time = _attributes(loader.dataset), [contents(roots)]
+    sizes_then = {path: size for path, (size, _) in over_time[0].items()}
+    init = loader.worker_init_fn
     try:
         for epoch in range(plan.epochs):
             setup.epoch = epoch
             if plan.workers:
-                loader.worker_init_fn = WorkerInit(setup, _unwrapped(loader.worker_init_fn))
+                loader.worker_init_fn = WorkerInit(setup, init)
             if not _epoch(loader, epoch, plan, recorder, until, kept, lambda: over_time.append(contents(roots))):
                 break
     except BaseException as error:  # noqa: BLE001 - any error is a result
@@ -119,13 +120,12 @@ def run_trial(loader: Any, setup: TrialSetup, roots: dict[str, Any]) -> None:
     moved = [(fd, open_files().get(fd, "")) for fd, offset in offsets.items() if _offset(fd) != offset]
     recorder.write("moved", files=moved)
     after = _attributes(loader.dataset)
-    sizes_now = sizes(roots)
     recorder.record(
         DatasetChanges(
             changed=tuple(name for name in after if after[name] != state.get(name)),
-            grown=tuple(path for path, size in sizes_now.items() if size > sizes_then.get(path, size)),
+            grown=tuple(path for path, (size, _) in contents(roots).items() if size > sizes_then.get(path, size)),
             bounded=_bounded(over_time),
-            kept=resource_usage.added_items(sizes_then, ((found.path, found.obj) for found in walk(roots))),
+            kept=resource_usage.added_items(sizes_then, ((found.path, found.value) for found in walk(roots))),
         )
     )
     shut_down_workers(getattr(loader, "_iterator", None))
@@ -135,10 +135,6 @@ def run_trial(loader: Any, setup: TrialSetup, roots: dict[str, Any]) -> None:
 def is_unjams(loader: Any) -> bool:
     """Whether a loader is unjam's, or of a class derived from it."""
     return any(kind.__module__ == "unjam.loader.dataloader" for kind in type(loader).__mro__)
-
-
-def _unwrapped(function: Any) -> Any:
-    return function.inner if isinstance(function, WorkerInit) else function
 
 
 def _set_options(loader: Any, plan: Plan) -> None:

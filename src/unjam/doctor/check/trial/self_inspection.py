@@ -7,12 +7,14 @@ time. If it does not run, the main thread is in native code.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import linecache
 import os
 import signal
 import sys
 import threading
+import traceback
 from typing import Any
 
 from unjam.doctor.check.inventory import has_methods, kind_of, lock_state
@@ -43,21 +45,16 @@ def write_report(folder: str, _number: int, frame: Any) -> None:
 
 
 def _frames(frame: Any) -> list[tuple[str, int, str]]:
-    found: list[tuple[str, int, str]] = []
-    while frame is not None and len(found) < DEEPEST:
-        found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
-    return found
+    calls = itertools.islice(traceback.walk_stack(frame), DEEPEST)
+    return [(one.f_code.co_filename, line, one.f_code.co_name) for one, line in calls]
 
 
 def _syncs(frame: Any) -> list[dict[str, Any]]:
     """The locks, queues and futures that the lines of the innermost frames use."""
     found: list[dict[str, Any]] = []
     seen: set[int] = set()
-    for _ in range(8):
-        if frame is None:
-            break
-        for text, obj in _named(frame):
+    for one, _ in itertools.islice(traceback.walk_stack(frame), 8):
+        for text, obj in _named(one):
             if id(obj) in seen:
                 continue
             state = state_of(obj)
@@ -65,7 +62,6 @@ def _syncs(frame: Any) -> list[dict[str, Any]]:
                 seen.add(id(obj))
                 path = object_names.get(id(obj)) or text.replace("self.", "dataset.", 1)
                 found.append(encode(SyncObject(path, f"{type(obj).__module__}.{type(obj).__qualname__}", state)))
-        frame = frame.f_back
     return found
 
 
@@ -107,6 +103,12 @@ def _value(text: str, frame: Any) -> Any:
     return value
 
 
+# kind -> the methods that tell it
+_OTHERS = {
+    "future": ("result", "done"), "event": ("wait", "is_set"), "barrier": ("wait", "abort", "reset"), "condition": ("wait", "notify"),
+}  # fmt: skip
+
+
 def state_of(obj: Any) -> ObjectState | None:
     """The state of a lock, queue, event or future; None for other objects."""
     kind = kind_of(obj)
@@ -125,14 +127,9 @@ def state_of(obj: Any) -> ObjectState | None:
             return ObjectState("thread", alive=int(obj.ident in sys._current_frames()))  # noqa: SLF001
         if kind == "loop":
             return ObjectState("loop")
-        if has_methods(obj, "result", "done"):
-            return ObjectState("future", done=bool(obj.done()))
-        if has_methods(obj, "wait", "is_set"):
-            return ObjectState("event", done=bool(obj.is_set()))
-        if has_methods(obj, "wait", "abort", "reset"):
-            return ObjectState("barrier", waiting=obj.n_waiting, parties=obj.parties)
-        if has_methods(obj, "wait", "notify"):
-            return ObjectState("condition")
+        for known, methods in _OTHERS.items():
+            if has_methods(obj, *methods):
+                return ObjectState(known)
     except Exception:  # noqa: BLE001 - the object's own code failed
         return None
     return None

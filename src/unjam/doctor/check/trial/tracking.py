@@ -17,7 +17,6 @@ from unjam.doctor.check.randomness import Randomness
 from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.changes import release_own_locks
 from unjam.doctor.check.trial.event_log import EventLog
-from unjam.doctor.check.trial.line_sampler import LineSampler
 from unjam.doctor.check.trial.trial_resources import Server, note_error
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.sample_files import file_of
@@ -59,9 +58,8 @@ class ProcessState:
     samples: int = 0
     first_indices: list[Any] = field(default_factory=list)  # indices to load twice
     collated: int = 0  # batches
-    slowest: list[tuple[float, str]] = field(
-        default_factory=list
-    )  # also loaded twice, to check whether only the first time is slow
+    # also loaded twice, to check whether only the first time is slow
+    slowest: list[tuple[float, str]] = field(default_factory=list)
     memory_read_at: float = 0.0
     shapes: set[str] = field(default_factory=set)
     good_sample: Any = None
@@ -69,7 +67,6 @@ class ProcessState:
     last_batch: tuple[Any, str] | None = None  # the previous batch and its hash
     roots: dict[str, Any] = field(default_factory=dict)
     batch_samples: list[tuple[str, Any, str]] = field(default_factory=list)  # samples of the current batch
-    line_sampler: LineSampler | None = None
 
 
 def epoch_of(process: ProcessState) -> int:
@@ -182,7 +179,7 @@ def _alias(process: ProcessState, sample: Any) -> str:
     """The path of the attribute that shares memory with a sample."""
     own = set(_addresses(sample))
     for found in walk(process.roots):
-        if found.path not in process.roots and (_address(found.obj) in own or found.obj is sample):
+        if found.path not in process.roots and (_address(found.value) in own or found.value is sample):
             return found.path
     return ""
 

@@ -53,7 +53,7 @@ def own_servers() -> tuple[Server, ...]:
         return ()
     table = process_table.all_processes()
     mine, me = _sockets(os.getpid()), os.getpid()
-    peers = {_peer(inode) for inode in mine}
+    peers = {address_text(row[2], size) for row, size in tcp_sockets() if row[9] in mine}
     family = [table[me], *process_table.descendants(table, me)]
     connected = Owners().connected(me) if len(family) > 1 else set()
     return tuple(
@@ -118,12 +118,8 @@ def missing(folder: str) -> str:
 
 
 def _write(folder: str, noted: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):
-        fd = os.open(f"{folder}/{NOTES}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, (json.dumps(noted) + "\n").encode())
-        finally:
-            os.close(fd)
+    with contextlib.suppress(OSError), open(f"{folder}/{NOTES}", "a", encoding="utf-8") as file:
+        file.write(json.dumps(noted) + "\n")
 
 
 def _is_served(server: Server) -> bool:
@@ -156,11 +152,6 @@ def _listening() -> dict[str, str]:
         if len(words) == 8 and int(words[3], 16) & _ACCEPTS:
             found[words[6]] = words[7]
     return found
-
-
-def _peer(inode: str) -> str:
-    """The address at the other end of a connection of this process."""
-    return next((address_text(row[2], size) for row, size in tcp_sockets() if row[9] == inode), "")
 
 
 def _is_at(address: str, given: Any) -> bool:
