@@ -396,6 +396,24 @@ def test_custom_collate_entries_for_mappings_are_used(workers):
 
 
 @WORKERS
+def test_a_collate_entry_registered_by_a_sample_is_used_at_once(workers):
+    class Registers(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            torch_collate.default_collate_fn_map[str] = lambda batch, *, collate_fn_map=None: "+".join(batch)
+            return str(index)
+
+    known = dict(torch_collate.default_collate_fn_map)
+    try:
+        assert list(DataLoader(Registers(), 2, num_workers=workers)) == ["0+1", "2+3"]
+    finally:
+        torch_collate.default_collate_fn_map.clear()
+        torch_collate.default_collate_fn_map.update(known)
+
+
+@WORKERS
 def test_default_collate_called_by_a_custom_function_behaves_as_in_torch(workers):
     def collate(samples):
         return torch_collate.default_collate(samples)

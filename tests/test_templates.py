@@ -21,6 +21,7 @@ import unjam
 from support import python, wait_until
 from unjam.loader.pool import fork_server, templates
 from unjam.loader.ship import immortal, large_containers
+from unjam.loader.worker import template
 
 N = large_containers.MIN_ITEMS + 50
 
@@ -623,3 +624,11 @@ def test_a_dataset_too_large_for_two_copies_is_forked(monkeypatch):
     monkeypatch.setattr(open_pool, "_fork_is_safe", lambda: True)
     found = load(loader_of(Plain(dicts())))
     assert parents(found) == {os.getpid()}
+
+
+@pytest.mark.static
+def test_a_descriptor_that_is_closed_while_they_are_listed_is_left_out(monkeypatch):
+    closed = os.dup(0)
+    os.close(closed)
+    monkeypatch.setattr(template, "descriptors", lambda: {0: "", closed: "/gone"})
+    assert {fd for fd, _, _ in template._descriptors()} == {0}

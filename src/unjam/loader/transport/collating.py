@@ -43,7 +43,7 @@ def install(arena: Arena, *, strict: bool) -> Callable[[Any], Any]:
     tolerant = {**table, torch.Tensor: stack_anything}
     table[torch.Tensor] = stack
     if strict:
-        table.update(_checks(table))
+        table.update(_checks())
     return functools.partial(private.collate, collate_fn_map=tolerant)
 
 
@@ -61,14 +61,12 @@ def checked(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
     if not is_default(collate) or table.get(torch.Tensor) is not private.collate_tensor_fn:
         return collate
 
-    checks = _checks(table)
-
     def stack(batch: Any, *, collate_fn_map: Any = None) -> Any:
         _same_dtype(batch)
         return private.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
 
     def collate_checked(batch: Any) -> Any:
-        return private.collate(batch, collate_fn_map={**table, **checks, torch.Tensor: stack})
+        return private.collate(batch, collate_fn_map={**table, **_checks(), torch.Tensor: stack})
 
     return collate_checked
 
@@ -88,8 +86,21 @@ def _same_dtype(batch: Any) -> None:
         raise TypeError("tensors of different dtypes in one batch")
 
 
-def _checks(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+# cached checks, by the content of the table
+_known: dict[tuple[Any, ...], dict[Any, Callable[..., Any]]] = {}
+
+
+def _checks() -> dict[Any, Callable[..., Any]]:
     """Return functions for torch's table that raise where torch would silently mix types."""
+    table = private.default_collate_fn_map
+    now = (*table, *map(id, table.values()))
+    if now not in _known:
+        _known.clear()
+        _known[now] = _find_checks(table)
+    return _known[now]
+
+
+def _find_checks(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     checks = {dict: _collate_dicts, list: _collate_sequences, tuple: _collate_sequences}
     # A user function for mappings or sequences in general takes precedence.
     taken = {kind for kind in checks for known in table if isinstance(known, type) and issubclass(kind, known)}

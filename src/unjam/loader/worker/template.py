@@ -163,8 +163,12 @@ def _containers(fd: int, places: tuple[tuple[int, int], ...]) -> list[Any]:
 
 def _descriptors() -> set[tuple[int, int, int]]:
     """Return all open descriptors, with device and inode, because a number may be reused."""
-    known = {fd: os.fstat(fd) for fd in descriptors()}
-    return {(fd, status.st_dev, status.st_ino) for fd, status in known.items()}
+    found = set()
+    for fd in descriptors():
+        with contextlib.suppress(OSError):  # a garbage collection has closed it meanwhile
+            status = os.fstat(fd)
+            found.add((fd, status.st_dev, status.st_ino))
+    return found
 
 
 def _unfit(before: set[tuple[int, int, int]], *, children: bool = False) -> str:
