@@ -218,3 +218,14 @@ def test_findings_about_other_symptoms_are_kept():
     cause = finding("UJ411", AGREES, depth=2, accounts_for=("raised",))
     other = finding("UJ521", OBSERVED)
     assert {one.rule.code for one in ranked([cause, other], stopped=True)} == {"UJ411", "UJ521"}
+
+
+@pytest.mark.parametrize("opened", [HERE, None])
+def test_the_help_against_growing_descriptors_is_a_sentence(opened):
+    watched, loader = program()
+    loader.epochs[0].usage = [
+        ResourceUsage(-1, 10 * number, 1 << 20, 20 + 25 * number, opened=opened) for number in range(40)
+    ]
+    (found,) = said(watched)
+    told = f"close the files opened at {HERE}, " if opened else "close what the training process opens, "
+    assert found.help.startswith(told)

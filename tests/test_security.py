@@ -204,11 +204,14 @@ def _why(process, tmp_path):
     from unjam.doctor.report import html, machine, scene
     from unjam.doctor.report.terminal import console
     from unjam.doctor.why import find, observe
+    from unjam.system.memory_limits import OomKills
 
     assert process.stdout.readline() == "ready\n"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(observe, "SHORT", 0.1)
+        patch.setattr(observe, "oom_kills", lambda pid: OomKills(73, "machine"))
         diagnosis = find.why(find.find(process.pid)[0])
+    assert (diagnosis.scene.kills, diagnosis.scene.quiet) == (73, 0)
     shown = console(with_markup=True)
     with shown.capture() as captured:
         scene.show(diagnosis, shown)

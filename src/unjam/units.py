@@ -34,9 +34,14 @@ def count(number: float, word: str, several: str = "") -> str:
     return f"{number:,} {word}" if number == 1 else f"{number:,} {several or word + 's'}"
 
 
+def every(number: int, noun: str) -> str:
+    """Return all things of a kind: "the only worker", "all 4 workers"."""
+    return f"the only {noun}" if number == 1 else f"all {number:,} {noun}s"
+
+
 def all_in_use(processors: int) -> str:
     """Return the reason why more workers would not help."""
-    return "the only processor is in use" if processors == 1 else f"all {processors} processors are in use"
+    return f"{every(processors, 'processor')} {'is' if processors == 1 else 'are'} in use"
 
 
 def near(file: str) -> str:

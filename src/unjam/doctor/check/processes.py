@@ -114,7 +114,7 @@ def kill_session(leader: int) -> None:
 def _kill_until_gone(find: Callable[[], list[Usage]]) -> None:
     """Kill processes. Helpers that clean up after the program come last: they exit on their own once it has ended."""
     until, late = time.monotonic() + 2, False
-    while not late and (alive := find()):
+    while not late and (alive := find() or find()):  # twice: a process may fork, or be in exec, during the first
         late = time.monotonic() >= until
         others = [one for one in alive if late or not _cleans_up(one.pid)]
         for one in others:

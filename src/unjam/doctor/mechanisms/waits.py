@@ -12,6 +12,7 @@ from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.trial import Place, place_of
 from unjam.doctor.proof import SUGGESTED
+from unjam.units import every
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,7 +322,7 @@ def _pool(process: Process) -> Iterator[Explanation]:
         culprit=f"{_called(place) or 'the pool'} at {place}",
         place=place,
         because=(
-            f"{'the only thread' if len(workers) == 1 else f'all {len(workers)} threads'} of the pool wait{'s' * (len(workers) == 1)} at {quoted(place)}",
+            f"{every(len(workers), 'thread')} of the pool wait{'s' * (len(workers) == 1)} at {quoted(place)}",
             "the awaited results are tasks of the same pool, which has no free thread to run them",
             *((f"{process.name} waits at {quoted(outer)}",) if outer is not None else ()),
         ),

@@ -26,6 +26,7 @@ from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.unsendable import BatchCannotBeUnpickled, BatchLost
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import every
 
 RULE = Rule("UJ103", "batch-cannot-return", symptom="frozen")
 
@@ -87,7 +88,7 @@ def detect_live(scene: Scene) -> Finding | None:
             f"{main.name} waits for a batch that no worker is making: the batch was lost",
             "the batch, or the exception, that a worker returned",
             (
-                f"all {len(workers)} workers are idle and wait for work",
+                f"{every(len(workers), 'worker')} {'is idle and waits' if len(workers) == 1 else 'are idle and wait'} for work",
                 *scenes.silence_words(main),
                 "multiprocessing's feeder thread drops what it cannot pickle, and only prints a traceback",
                 f"in {main.log}: {main.last_error}"

@@ -26,6 +26,7 @@ from unjam.doctor.mechanisms.trials import describe_worker, stuck_processes, wai
 from unjam.doctor.mechanisms.waits import PoolWaitsForItself, ProducerNeverEnds
 from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
+from unjam.units import every
 
 RULE = Rule("UJ206", "queue-not-served", symptom="frozen")
 
@@ -38,7 +39,7 @@ def words(one: PoolWaitsForItself | ProducerNeverEnds) -> Words:
             f"before join(), tell the thread to stop and empty the queue; or give put() at {one.puts} a timeout and check a stop flag",
         )
     return Words(
-        f"all {one.threads} threads of a pool wait for tasks of the same pool, at {one.place}",
+        f"{every(one.threads, 'thread')} of a pool {'waits' if one.threads == 1 else 'wait'} for tasks of the same pool, at {one.place}",
         "use a second pool for the inner tasks, or run them in the task that needs them; more threads only move the limit",
     )
 

@@ -41,7 +41,9 @@ def words(one: GrowingUse) -> Words:
         if one.graph
         else f"keep copies in {one.kept} (.clone(), numbers), or limit its size"
         if one.kept
-        else f"close what {one.culprit.removeprefix('what is ')}, or open it once"
+        else f"close the {one.culprit}, or open each of them only once"
+        if one.culprit != one.where
+        else f"close what {one.where} opens, or open it only once"
     )
     return Words(
         f"{one.what} of {one.where} {verb} with every batch, from {one.first} to {one.last}{keeps}",

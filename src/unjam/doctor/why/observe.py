@@ -114,7 +114,7 @@ def observe(family: Family, seconds: float = 0.0) -> Scene:
         limits.processors(),
         (free or 0, whole or 0),
         available_memory(),
-        kills.count if kills else 0,
+        kills=kills.count if kills else 0,
     )
 
 

@@ -159,7 +159,7 @@ def _set_options(loader: Any, plan: Plan) -> None:
         values["on_error"] = "skip"
     if plan.whole:
         values["drop_last"] = False
-        if values.get("batch_sampler") is not None:
+        if hasattr(values.get("batch_sampler"), "drop_last"):
             values["batch_sampler"].drop_last = False
 
 
