@@ -15,7 +15,8 @@ class Events(Dataset):
 if __name__ == "__main__":
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for epoch in range(3):
-        for batch in DataLoader(Events(), batch_size=16, num_workers=2, collate_fn=list):
+    loader = DataLoader(Events(), batch_size=16, num_workers=2, collate_fn=list)
+    for epoch in range(5):
+        for batch in loader:
             model(torch.rand(16, 8)).mean().backward()
             optimizer.step()
