@@ -29,8 +29,8 @@ SECTIONS = {
 RECORDS, EXCEPTIONS, OTHERS = "Records of failures", "Exceptions and warnings", "Others"
 HEAD = """# API
 
-Everything that `import unjam` offers, made from the source: `docs/write_api.py` writes this page. A name that is not
-here is not promised.
+The public API of unjam, generated from the source by `docs/write_api.py`. Names that are not listed here may
+change.
 """
 
 

@@ -21,7 +21,7 @@ from unjam.loader.driver import auto_size
 from unjam.loader.driver.consumer_lock import ConsumerLock
 from unjam.loader.engine.size_search import Limits, Setting, SizeSearch, Window
 from unjam.loader.options import AutoWorkers
-from unjam.system import limits as allowance
+from unjam.system import limits
 
 
 class Noisy(torch.utils.data.Dataset):
@@ -178,7 +178,7 @@ def test_an_iterable_dataset_yields_every_sample_once(dataset):
     loader = unjam.DataLoader(dataset(), batch_size=4, num_workers="auto")
     for _ in range(2):
         assert sorted(i for batch in loader for i in batch.tolist()) == list(range(64))
-    assert loader.num_workers == (1 if dataset is Stream else min(allowance.processors(), 8))
+    assert loader.num_workers == (1 if dataset is Stream else min(limits.processors(), 8))
 
 
 class Slowly(Stream):
@@ -324,17 +324,17 @@ def test_the_search_compares_work_when_few_samples_dominate():
 
 
 def test_ranks_divide_the_processors_between_them(monkeypatch):
-    monkeypatch.setattr(allowance, "processors", lambda: 16)
-    monkeypatch.setattr(allowance, "_affinity", lambda: 16)
+    monkeypatch.setattr(limits, "processors", lambda: 16)
+    monkeypatch.setattr(limits, "_affinity", lambda: 16)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert allowance.own_processors() == 4
+    assert limits.own_processors() == 4
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "")
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "8(x2)")
-    assert allowance.own_processors() == 2
+    assert limits.own_processors() == 2
     # a rank that was bound to its own processors has them for itself
     monkeypatch.setattr(os, "cpu_count", lambda: 128)
-    assert allowance.own_processors() == 16
+    assert limits.own_processors() == 16
 
 
 @pytest.mark.parametrize(
@@ -342,10 +342,10 @@ def test_ranks_divide_the_processors_between_them(monkeypatch):
 )
 def test_the_limiting_resource_is_named(monkeypatch, memory, files, because):
     monkeypatch.setattr(auto_size, "available_memory", lambda: memory)
-    monkeypatch.setattr(allowance, "descriptors", lambda: (files, 100))
-    limits = auto_size._limits()
-    assert limits.because == because
-    assert 1 <= limits.workers <= 11
+    monkeypatch.setattr(limits, "descriptors", lambda: (files, 100))
+    found = auto_size._limits()
+    assert found.because == because
+    assert 1 <= found.workers <= 11
 
 
 # -- batches that are made in the training process ---------------------------------------------------------------------------

@@ -348,7 +348,7 @@ def test_an_unsendable_attribute_is_named(no_fork):
     assert caught.value.path == "dataset.transform.steps[2].fn"
     assert caught.value.type_name == "sqlite3.Connection"
     text = str(caught.value)
-    assert text.startswith("dataset.transform.steps[2].fn cannot be sent to a worker: it is a sqlite3.Connection")
+    assert text.startswith("dataset.transform.steps[2].fn cannot be sent to a worker: its type is sqlite3.Connection")
     assert "help:" in text
     dataset.transform.steps[2].fn.close()
 

@@ -593,7 +593,7 @@ def test_every_copy_is_recorded(device):
     from unjam.loader.state import recorder_of
 
     loader, told = loader_of(workers=2), []
-    recorder_of(loader).copies.tap = lambda *times: told.append(times)
+    recorder_of(loader).copies.on_copied = lambda *times: told.append(times)
     check_rows([(data.clone(), indices.clone()) for data, indices in loader])
     assert len(told) == 10
     assert sum(nbytes for _, _, nbytes, _ in told) == loader.statistics().copies.bytes

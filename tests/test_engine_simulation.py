@@ -122,8 +122,8 @@ class World:
                     assert self.outcome is None
                     self.outcome = action
                 case act.Stop(worker, reason):
-                    if reason is act.Reason.SILENT:
-                        self.kill(worker, queue, ev.Cause.SILENT)
+                    if reason is act.Reason.OVERDUE:
+                        self.kill(worker, queue, ev.Cause.OVERDUE)
                     elif reason in (act.Reason.SUSPENDED, act.Reason.FORGOTTEN):
                         self.kill(worker, queue, ev.Cause.STOPPED)
                     elif reason is act.Reason.TOO_MANY:
@@ -392,9 +392,9 @@ def test_the_death_of_an_idle_worker_points_to_an_outside_cause():
 
 def test_a_timed_out_sample_goes_to_the_policy_at_once():
     made = machine(restarts=False)
-    assert made.handle(ev.Overdue(0, 0)) == [act.Stop(0, act.Reason.SILENT)]
-    decided = made.handle(ev.Death(0, 0, 5, ev.Cause.SILENT))
-    assert act.AskPolicy(0, 0, 5, act.Reason.SILENT) in decided
+    assert made.handle(ev.Overdue(0, 0)) == [act.Stop(0, act.Reason.OVERDUE)]
+    decided = made.handle(ev.Death(0, 0, 5, ev.Cause.OVERDUE))
+    assert act.AskPolicy(0, 0, 5, act.Reason.OVERDUE) in decided
     assert act.Start(0) in decided, "a worker that unjam stopped itself is replaced, whatever on_worker_death says"
 
 

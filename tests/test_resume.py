@@ -327,7 +327,7 @@ def test_streams_with_rare_snapshots_resume():
     loader = make()
     loader.load_state_dict(state)
     assert [got[0] + [plain(batch) for batch in loader]] == whole
-    assert 0 < loader.statistics().passed_over < 20
+    assert 0 < loader.statistics().reread_samples < 20
 
 
 def test_the_number_of_reread_samples_is_reported(caplog):
@@ -338,7 +338,7 @@ def test_the_number_of_reread_samples_is_reported(caplog):
     other = DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context="fork")
     other.load_state_dict(state)
     assert len(list(other)) == 10 - 4
-    assert other.statistics().passed_over == 16
+    assert other.statistics().reread_samples == 16
     assert sum("was read again" in one.message for one in caplog.records) == 1
 
 

@@ -75,7 +75,7 @@ def check(
         bool | None,
         typer.Option(
             "--watch/--no-watch",
-            help="Watch the program even if its file writes cannot be isolated; --no-watch stops it at its first iter(loader).",
+            help="Where no complete view of the files is possible, run the program without isolation: what it writes persists; --no-watch stops it at its first iter(loader).",
             show_default=False,
         ),
     ] = None,

@@ -90,7 +90,7 @@ NODE_START = Deadline(
     300.0,
     "how long an actor may take to start: Ray may install a runtime environment, and torch may be on a network disk",
 )
-NODE_STACK = Deadline(3.0, "how long an agent may take to report a worker's stack")
+NODE_ANSWER = Deadline(3.0, "how long an agent may take to answer a question about one of its workers")
 NODE_CLOSE = Deadline(2.0, "how long an agent may take to end its workers before its actor is killed")
 PLACEMENT_RETRY = Deadline(1.0, "how often the cluster is asked for processors while workers wait for them")
 REBALANCE = Deadline(10.0, "how often the cluster is asked for more processors while workers share some")

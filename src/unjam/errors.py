@@ -155,6 +155,11 @@ def words_of(error: BaseException) -> str:
         return "<no text: its __str__ raised>"
 
 
+def type_name(kind: type) -> str:
+    """The full name of a class; for a built-in one, the short name."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def place(
     index: Any,
     batch: int | None,

@@ -163,7 +163,7 @@ class Copies:
     """Batches that `device=` sent to an accelerator.
 
     seconds: how long the device worked on them. waited: how long the training's stream waited for them.
-    ready: batches that were there when they were asked for.
+    ready: batches that were on the device when they were requested.
     direct: the share of the bytes that the device read from the workers' memory, without a copy on the host.
     """
 
@@ -213,8 +213,8 @@ class Statistics:
     auto: what `num_workers="auto"` chose. profile: what `profile=True` measured.
     copies: what `device=` sent to an accelerator.
     nodes: with workers on a cluster, what each node did. does_not_pay: why workers on this machine would be faster; empty: they would not.
-    passed_over: samples of streams without `state_dict()` that were read again to resume at the same position.
-    passing_over: the seconds that this took, of all workers together.
+    reread_samples: samples of streams without `state_dict()` that were read again to resume at the same position.
+    reread_seconds: how many seconds this took, summed over all workers.
     rebuilt: why each worker rebuilds the dataset itself. Empty: the dataset is rebuilt once and
         workers are forked from that process, or the fork server starts no workers.
     """
@@ -243,8 +243,8 @@ class Statistics:
     copies: Copies | None = None
     nodes: dict[str, NodeShare] = field(default_factory=dict)
     does_not_pay: str = ""
-    passed_over: int = 0
-    passing_over: float = 0.0
+    reread_samples: int = 0
+    reread_seconds: float = 0.0
     rebuilt: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -273,12 +273,12 @@ class Statistics:
         if self.stalls.batches:
             named = ", ".join(f"{one.index} ({duration(one.seconds)})" for one in self.slowest[:3])
             lines.append(
-                f"  {count(self.stalls.batches, 'batch', 'batches')} waited {duration(self.stalls.seconds)} in total for samples that took more than "
+                f"  training waited {duration(self.stalls.seconds)} in total for {count(self.stalls.batches, 'batch', 'batches')} with samples that took more than "
                 f"{duration(self.stalls.slow)}; the slowest: {named}"
             )
         if self.incidents:
             lines.append(
-                "  incidents: " + ", ".join(f"{number} {kind}" for kind, number in sorted(self.incidents.items()))
+                "  incidents: " + ", ".join(f"{kind} {number}" for kind, number in sorted(self.incidents.items()))
             )
         for name, one in self.nodes.items():
             lines.append(

@@ -48,7 +48,7 @@ def near(file: str) -> str:
     """Return a path relative to the current folder, if the file is inside it."""
     try:
         relative = os.path.relpath(file)
-    except OSError:  # the current folder was removed
+    except (OSError, ValueError):  # the current folder was removed; no file is known
         return file
     return file if relative.startswith("..") else relative
 

@@ -19,7 +19,7 @@ from unjam.loader.checkpoint import resume
 from unjam.loader.driver.auto_size import AutoSizer, first_size
 from unjam.loader.options import AutoWorkers, LoaderOptions, OptionKeywords
 from unjam.loader.pool import fork_server
-from unjam.loader.pool_spec import pool_spec
+from unjam.loader.pool_spec import parse_pool
 from unjam.loader.ship.worker_info_use import asks_for_its_worker
 from unjam.loader.state import LoaderState, attach, own_of
 from unjam.loader.worker.sample_random import replay_sample
@@ -133,7 +133,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def check_worker_number_rationality(self) -> None:
         """Warn if there are more workers than processors; only those on this machine count."""
-        if pool_spec(vars(self).get("pool")).count(self.num_workers)[0]:
+        if parse_pool(vars(self).get("pool")).count(self.num_workers)[0]:
             super().check_worker_number_rationality()
 
     @property
@@ -152,8 +152,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return dataclasses.replace(
             self._state.recorder.statistics(),
             rebuilt=payloads.templates.reason,
-            passed_over=payloads.reports.skipped_samples,
-            passing_over=payloads.reports.skipped_seconds,
+            reread_samples=payloads.reports.reread_samples,
+            reread_seconds=payloads.reports.reread_seconds,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _complete(kind: type[DataLoader[Any]]) -> None:
     torchs = [one for one in plain.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     signature = plain.replace(parameters=[*torchs, *own_options.parameters()])
     kind.__init__.__signature__ = signature  # type: ignore[attr-defined] # functions may have one
-    kind.__doc__ = (kind.__doc__ or "").rstrip() + "\n" + own_options.documentation("    ") + "\n    "
+    kind.__doc__ = (kind.__doc__ or "").rstrip() + "\n" + own_options.documentation() + "\n    "
 
 
 _complete(DataLoader)

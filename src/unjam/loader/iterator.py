@@ -24,13 +24,14 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
 
-from unjam.loader.checkpoint.resume import Resumption, StatefulDraw, stateful_sampler
+from unjam.loader.checkpoint.resume import Resumption, stateful_sampler
 from unjam.loader.device.accelerator import check
 from unjam.loader.device.mover import Mover
 from unjam.loader.device.pinning import Pinner
 from unjam.loader.driver.auto_size import AutoSizer
 from unjam.loader.driver.driver import Driver
 from unjam.loader.driver.epoch_progress import CannotRebuild
+from unjam.loader.driver.index_source import StatefulDraw
 from unjam.loader.driver.inline import InlineDriver
 from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.engine.config import Config
@@ -54,6 +55,7 @@ class _Next:
 
     _iterable: bool
     _num_yielded: int
+    _elastic = False
     _next_data: Callable[[], Any]
 
     def __next__(self) -> Any:
@@ -94,7 +96,7 @@ class InlineIterator(_Next, private.InlineIterator):  # type: ignore[misc] # tor
         _tell_recorder(state, options)
         state.progress = progress
         resumption.finish()
-        self._function = options.function
+        self._function = options.on_error_function
 
     def _next_data(self) -> Any:
         return self._driver.next(_draw(self), self._function, self._on_device)
@@ -171,7 +173,7 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
             max_restarts=options.max_restarts,
         )
         self._settings = _settings(loader, options, seed=int(self._base_seed) if self._elastic else None)
-        self._recorder, self._function = state.recorder, options.function
+        self._recorder, self._function = state.recorder, options.on_error_function
         self._recorder.reports = state.payloads.reports
         self._mover, self._on_device = _mover(options, state), options.on_device
         pool = self._opener.open_pool(self._request)
@@ -189,7 +191,7 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
         pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
         self._pool = pool
         self._driver = Driver(pool, machine, self._settings, self._recorder, self._mover or pinner, self._sizer)
-        # at interpreter exit, `open_pools.close_all` closes the pools
+        # at interpreter exit, `pool_registry.close_all` closes the pools
         weakref.finalize(self, self._driver.close).atexit = False
 
     @property
@@ -234,7 +236,7 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
 
     def _fall_back(self, problem: CannotRebuild) -> None:
         """A worker could not rebuild the dataset: start again with other workers, or raise the error that says why."""
-        self._make_driver(self._opener.open_another_pool(self._request, problem.error))
+        self._make_driver(self._opener.open_fallback_pool(self._request, problem.error))
         self._driver.begin(_draw(self), self._shared_seed, problem.progress, problem.drawn)
 
     def _shutdown_workers(self) -> None:
@@ -260,7 +262,7 @@ def _tell_recorder(state: LoaderState, options: LoaderOptions) -> None:
 
 def _mover(options: LoaderOptions, state: LoaderState) -> Mover | None:
     """Return what sends batches to the loader's device; raise if the device is not there."""
-    device = options.accelerator
+    device = options.target_device
     if device is None:
         return None
     check(device)
@@ -286,7 +288,7 @@ def _spec(
         profile=options.profile,
         sample_seed=state.sample_seed if by_sample else None,
         epoch=state.epoch,
-        reports_generators=not inline and not by_sample and not getattr(iterator, "_elastic", False),
+        reports_generators=not inline and not by_sample and not iterator._elastic,  # noqa: SLF001 - as above
         snapshot_every=options.snapshot_every_n_steps,
         inline=inline,
     )

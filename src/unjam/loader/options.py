@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from unjam.errors import SampleError
 from unjam.loader.engine.policy import Decision, Policy
-from unjam.loader.pool_spec import COMMAND_TEXT, OPTION_TEXT, PoolSpec, pool_spec
+from unjam.loader.pool_spec import COMMAND_TEXT, OPTION_TEXT, PoolSpec, parse_pool
 
 if TYPE_CHECKING:
     import torch
@@ -183,10 +183,10 @@ class LoaderOptions:
         _check_whole_number("snapshot_every_n_steps", self.snapshot_every_n_steps, least=0)
         if self.on_device is not None and not callable(self.on_device):
             raise TypeError(f"on_device should be a function or None, but got on_device={self.on_device!r}")
-        self.accelerator  # noqa: B018 - raises if the device is not one
+        self.target_device  # noqa: B018 - raises if the device is not one
         if self.on_device is not None and self.device is None:
             raise ValueError('on_device needs device=..., for example "cuda", or "cpu" to run it in this process')
-        pool_spec(self.pool)
+        parse_pool(self.pool)
         if self.memory_budget is not None:
             _check_whole_number("memory_budget", self.memory_budget, least=1)
         if not isinstance(self.profile, bool):
@@ -224,12 +224,12 @@ class LoaderOptions:
         return Policy(None if callable(self.on_error) else Decision(self.on_error), self.retries)
 
     @property
-    def function(self) -> Callable[[SampleError], Any] | None:
+    def on_error_function(self) -> Callable[[SampleError], Any] | None:
         """The user's `on_error`, if it is a function."""
         return self.on_error if callable(self.on_error) else None
 
     @property
-    def accelerator(self) -> torch.device | None:
+    def target_device(self) -> torch.device | None:
         """The accelerator that `device` means; None for none or the CPU. Nothing is run on it."""
         if self.device is None:
             return None
@@ -246,7 +246,7 @@ class LoaderOptions:
     @property
     def pool_spec(self) -> PoolSpec:
         """What `pool` means."""
-        return pool_spec(self.pool)
+        return parse_pool(self.pool)
 
     @property
     def log_path(self) -> str | None:
@@ -282,9 +282,9 @@ def option_help(name: str) -> str:
     return first[:1].upper() + first[1:] + "."
 
 
-def documentation(indent: str) -> str:
+def documentation() -> str:
     """Return every option with its text, for a docstring."""
-    wrap = textwrap.TextWrapper(width=112, initial_indent=indent, subsequent_indent=indent + "    ")
+    wrap = textwrap.TextWrapper(width=112, initial_indent=" " * 4, subsequent_indent=" " * 8)
     return "\n".join(wrap.fill(f"{one.name}: {one.metadata['text']}") for one in _FIELDS)
 
 

@@ -97,7 +97,7 @@ class RayPool(PoolSpec):
         return here, here + self.workers
 
 
-def pool_spec(given: Any) -> PoolSpec:
+def parse_pool(given: Any) -> PoolSpec:
     """Return what a value of `pool` means."""
     if given is None or given == "processes":
         return Processes()

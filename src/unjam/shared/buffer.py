@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from unjam.system import memory
-from unjam.system.memory import Mapping, ReceivedMemory, address_of
+from unjam.system.memory import MemoryMapping, ReceivedMemory, address_of
 from unjam.system.memory_limits import available_memory
 from unjam.system.owned_fd import OwnedFd
 
@@ -81,7 +81,7 @@ class Buffer:
         self.name = name
         self.path = path
         self._maps: mmap.mmap | None = None
-        self._private: weakref.ref[Mapping] | None = None
+        self._private: weakref.ref[MemoryMapping] | None = None
         # true in the process that wrote it: map all pages at once, so that they count as its memory
         self.present = False
         _known[name] = self
@@ -108,11 +108,11 @@ class Buffer:
     def _view(self) -> Any:
         return memoryview(self.bytes)
 
-    def private(self) -> Mapping:
+    def private(self) -> MemoryMapping:
         """A writable mapping of the content, for arrays. Writes stay in this process."""
         mapping = None if self._private is None else self._private()
         if mapping is None:
-            mapping = Mapping(self._fd, self.size, private=True)
+            mapping = MemoryMapping(self._fd, self.size, private=True)
             self._private = weakref.ref(mapping)
             if self.present:
                 mapping.advise(POPULATE_READ)

@@ -58,6 +58,7 @@ class _Words:
     """Numbers, or rows of them."""
 
     def __init__(self, first: Any, writer: Writer) -> None:
+        self.side_objects: list[Any] = []
         self._writer, self._at, self._count = writer, writer.align(), 0
         self._row_type = type(first) if type(first) in (tuple, list) else None
         self._width = len(first) if self._row_type else 1
@@ -89,6 +90,7 @@ class _VariableLength:
 
     def __init__(self, first: Any, writer: Writer) -> None:
         del first
+        self.side_objects: list[Any] = []
         self._writer, self._ends = writer, array.array("q", [writer.at])
 
     def encode(self, chunk: list[Any]) -> list[bytes]:
@@ -146,7 +148,6 @@ class _Items(_VariableLength):
 
     def __init__(self, first: Any, writer: Writer) -> None:
         super().__init__(first, writer)
-        self.side_objects: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._pickled = False
 
@@ -224,7 +225,7 @@ def write_items(
             return write_items(writer.again(began), itertools.chain(written, chunk, source), reopen, layouts)
     if column is None:
         return writer, {"layout": "words", "kind": "q", "at": 0, "count": 0}, []
-    return writer, column.finish(), getattr(column, "side_objects", [])
+    return writer, column.finish(), column.side_objects
 
 
 def _first_fit(chunk: list[Any], writer: Writer, layouts: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

@@ -63,7 +63,7 @@ def _again(form: tuple[Any, ...], path: str, dtype: Any, shape: Any, trusted: bo
     rows = mapped(path, dtype=dtype, shape=shape, trusted=trusted)
     if rows.form != form:
         raise RuntimeError(
-            f"{path} has changed since it was mapped: its rows (number, type, shape) are {rows.form} and were {form}"
+            f"{path} has changed since it was mapped: its rows (number, type, shape) were {form} and are now {rows.form}"
         )
     return rows
 

@@ -12,23 +12,26 @@ class _Discard:
         return len(data)
 
 
-class _NotPlainType(Exception):
-    pass
+class NotPlain(Exception):
+    """A value holds an object of another type, whose name is the text."""
 
 
-class _PlainPickler(pickle.Pickler):
+class PlainPickler(pickle.Pickler):
+    """Pickles built-in types only."""
+
     def reducer_override(self, obj: Any) -> Any:
+        """Refuse everything else."""
         # protocol 4 writes a bytearray as a call of its class
-        raise _NotPlainType(type(obj).__qualname__ if obj is not bytearray else "bytearray")
+        raise NotPlain(type(obj).__qualname__ if obj is not bytearray else "bytearray")
 
 
 def is_plain(value: Any) -> str | None:
     """None if a value holds built-in types only; otherwise the name of a type that is not one."""
-    pickler = _PlainPickler(_Discard(), 4)
+    pickler = PlainPickler(_Discard(), 4)
     pickler.fast = True
     try:
         pickler.dump(value)
-    except _NotPlainType as error:
+    except NotPlain as error:
         return "class" if str(error) == "type" else str(error)
     except (ValueError, RecursionError):
         return "value that contains itself"

@@ -9,6 +9,9 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import torch
+
 from unjam.shared.arrays import SharedArray
 from unjam.shared.dicts import SharedDict
 from unjam.shared.lists import SharedList
@@ -62,13 +65,12 @@ def _size_of(items: Any, seen: set[int], depth: int) -> int:
     return total
 
 
-def is_array(value: Any) -> bool:
+def _is_array(value: Any) -> bool:
     """Whether it is a plain numpy array, or a plain tensor in this process's memory."""
-    kind = type(value)
-    if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+    if type(value) is np.ndarray:
         return not value.dtype.hasobject
-    is_tensor = kind.__module__ == "torch" and kind.__name__ == "Tensor"
-    return is_tensor and value.device.type == "cpu" and str(value.layout) == "torch.strided" and not value.requires_grad
+    is_tensor = type(value) is torch.Tensor and value.device.type == "cpu"
+    return is_tensor and value.layout is torch.strided and not value.requires_grad
 
 
 def locations(root: Any) -> Iterator[Held]:
@@ -112,7 +114,7 @@ def share(obj: Any, *, least: int = LARGE) -> Any:
 
 
 def _is_large(value: Any, least: int) -> bool:
-    if is_array(value):
+    if _is_array(value):
         return bool(value.nbytes >= least)
     if type(value) not in (list, tuple, dict) or len(value) < FEWEST or estimate(value) < least:
         return False
@@ -122,11 +124,11 @@ def _is_large(value: Any, least: int) -> bool:
 
 def _shared(value: Any) -> Any:
     try:
-        if not is_array(value):
+        if not _is_array(value):
             return SharedDict(value) if type(value) is dict else SharedList(value)
         shared = SharedArray(value)
     except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
         # its items cannot be pickled, or cannot be found in another process
         log.warning("share() does not share a %s of %d items: %s", type(value).__name__, len(value), error)
         return value
-    return shared.tensor() if type(value).__name__ == "Tensor" else shared
+    return shared.tensor() if isinstance(value, torch.Tensor) else shared

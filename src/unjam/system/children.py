@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 
-from unjam.system.owned_fd import OwnedFd
+from unjam.system.owned_fd import OwnedFd, readable
 
 
 def reap(pid: int, seconds: float) -> int | None:
@@ -15,9 +14,7 @@ def reap(pid: int, seconds: float) -> int | None:
     For a process that is not our child, the status is 0 once it has ended.
     """
     with contextlib.suppress(ProcessLookupError):
-        fd, poller = OwnedFd(os.pidfd_open(pid)), select.poll()
-        poller.register(fd, select.POLLIN)
-        if not poller.poll(int(seconds * 1000)):
+        if not readable(OwnedFd(os.pidfd_open(pid)), seconds):
             return None
     try:
         done, status = os.waitpid(pid, os.WNOHANG)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 class Exit:
     """An exit status. `signal`: the name of the signal that ended the process, or None."""
 
-    code: int | None
     signal: str | None
     words: str
 
@@ -18,12 +17,12 @@ class Exit:
 def decode(code: int | None) -> Exit:
     """Decode an exit status of `multiprocessing`: negative: a signal; None: it does not end."""
     if code is None:
-        return Exit(None, None, "cannot be killed: it is blocked in the kernel")
+        return Exit(None, "cannot be killed: it is blocked in the kernel")
     if code >= 0:
-        return Exit(code, None, f"exited with status {code} before its work was done")
+        return Exit(None, f"exited with status {code} before its work was done")
     try:
         name = signal.Signals(-code).name
         text = f"{signal.strsignal(-code)} ({name})"
     except ValueError:
         name = text = f"signal {-code}"
-    return Exit(code, name, f"is killed by signal: {text}")
+    return Exit(name, f"is killed by signal: {text}")

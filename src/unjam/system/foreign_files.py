@@ -41,9 +41,9 @@ _CALLS = {
 _OPENAT2 = 437  # the same on every architecture
 
 
-def read_their_file(pid: int, path: str, most: int = MOST_BYTES) -> str | None:
+def read_their_file(pid: int, path: str) -> str | None:
     """The text of a file as process `pid` would read it; None if it cannot be read."""
-    data = _as_their_user(pid, lambda: _read_inside(pid, path, most))
+    data = _as_their_user(pid, lambda: _read_inside(pid, path, MOST_BYTES))
     if data is None:
         return None
     try:

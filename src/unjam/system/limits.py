@@ -53,7 +53,7 @@ def local_ranks() -> int:
     """How many ranks of a distributed job run on this machine, according to its launcher."""
     for name in _LOCAL_RANKS:
         word = os.environ.get(name, "").partition("(")[0]  # SLURM writes 4(x2)
-        if word.isdigit() and int(word) > 0:
+        if word.isdecimal() and int(word) > 0:
             return int(word)
     return 1
 

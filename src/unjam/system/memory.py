@@ -86,7 +86,7 @@ class _MappedMemory:
         return memoryview(self.owner()).cast("B")
 
 
-class Mapping(_MappedMemory):
+class MemoryMapping(_MappedMemory):
     """The memory of a descriptor, mapped while this object or one of its owners lives."""
 
     __slots__ = ("__weakref__", "before_unmap")

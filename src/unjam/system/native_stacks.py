@@ -6,7 +6,7 @@ import os
 import struct
 
 from unjam.system import system_calls
-from unjam.system.proc_files import read_text
+from unjam.system.proc_files import memory_maps
 
 DEPTH = 64 * 1024
 # every blocked thread is in these libraries
@@ -38,25 +38,13 @@ def _on_stack(pid: int, tid: int | None) -> list[str]:
     call = system_calls.current(pid, tid)
     if call is None or not call.stack:
         return []
-    mapped = _executable(pid)
+    mapped = [one for one in memory_maps(pid) if "x" in one.permissions and one.path.startswith("/")]
     data = system_calls.peek(pid, call.stack, DEPTH)
     found: list[str] = []
     for (address,) in struct.iter_unpack("<Q", data[: len(data) // 8 * 8]):
-        for low, high, name in mapped:
-            if low <= address < high:
-                if name not in found:
-                    found.append(name)
-                break
+        path = next((one.path for one in mapped if one.start <= address < one.end), "")
+        if path and path not in found:
+            found.append(path)
         if len(found) >= 12:
             break
-    return found
-
-
-def _executable(pid: int) -> list[tuple[int, int, str]]:
-    found = []
-    for line in read_text(f"/proc/{pid}/maps").splitlines():
-        fields = line.split(maxsplit=5)
-        if len(fields) == 6 and "x" in fields[1] and fields[5].startswith("/"):
-            low, _, high = fields[0].partition("-")
-            found.append((int(low, 16), int(high, 16), fields[5].strip()))
     return found

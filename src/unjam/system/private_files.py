@@ -80,7 +80,7 @@ def _problem_with(status: os.stat_result, path: str) -> str:
     We may if the file is ours, or if no other user can have put it there.
     """
     if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-        return "the file has a second name somewhere else"
+        return "the file has more than one hard link"
     if status.st_uid == os.geteuid() or stat.S_ISCHR(status.st_mode):
         return ""
     folder = os.stat(os.path.dirname(os.path.abspath(path)) or "/")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 
 def read_text(path: str) -> str:
@@ -64,6 +65,28 @@ def descriptor_flags(fd: int, pid: int | str = "self", *, unknown: int = os.O_RD
     """The flags that a descriptor was opened with."""
     words = field(f"/proc/{pid}/fdinfo/{fd}", "flags")
     return int(words[0], 8) if words else unknown
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMap:
+    """A range of a process's memory. offset: in its file, whose path may be followed by " (deleted)"."""
+
+    start: int
+    end: int
+    permissions: str
+    offset: int
+    device: tuple[int, int]
+    inode: int
+    path: str
+
+
+def memory_maps(pid: int | str = "self") -> Iterator[MemoryMap]:
+    """The mapped memory of a process, in ascending order; empty if it cannot be read."""
+    for line in read_text(f"/proc/{pid}/maps").splitlines():
+        span, permissions, offset, device, inode, *path = line.split(maxsplit=5)
+        start, end = (int(number, 16) for number in span.split("-"))
+        major, minor = (int(number, 16) for number in device.split(":"))
+        yield MemoryMap(start, end, permissions, int(offset, 16), (major, minor), int(inode), path[0] if path else "")
 
 
 def tcp_sockets(pid: int | str = "self") -> Iterator[tuple[list[str], int]]:

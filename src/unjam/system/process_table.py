@@ -78,8 +78,8 @@ def catches_signal(pid: int, number: int) -> bool:
 
 
 def _in_mask(pid: int, name: str, number: int) -> bool:
-    found = re.search(rf"^{name}:\s*([0-9a-f]+)", read_text(f"/proc/{pid}/status"), re.MULTILINE)
-    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
+    words = field(f"/proc/{pid}/status", name)
+    return bool(words) and bool(int(words[0], 16) >> (number - 1) & 1)
 
 
 def entry(pid: int) -> ProcessEntry | None:

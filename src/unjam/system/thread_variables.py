@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from unjam.system.file_owner import is_installed, is_ours
-from unjam.system.proc_files import read_text
+from unjam.system.proc_files import memory_maps
 
 # libraries read these when they are loaded; setting one makes sense even without the library
 KNOWN = {
@@ -38,8 +38,7 @@ def _occurring(path: str, names: Iterable[str]) -> list[str]:
 
 
 def _libraries() -> list[str]:
-    paths = (line.partition("/")[2] for line in read_text("/proc/self/maps").splitlines())
-    return sorted({f"/{path}" for path in paths if ".so" in path})
+    return sorted({one.path for one in memory_maps() if one.path.startswith("/") and ".so" in one.path})
 
 
 def _modules() -> list[str]:

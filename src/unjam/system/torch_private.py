@@ -54,7 +54,7 @@ default_collate_fn_map: dict[Any, Any] = _part(f"{_UTILS}.collate.default_collat
 collate_tensor_fn: Any = _part(f"{_UTILS}.collate.collate_tensor_fn")
 collate: Any = _part(f"{_UTILS}.collate.collate")
 collate_str_fn: Any = _part(f"{_UTILS}.collate.collate_str_fn")
-default_collate: Any = _part(f"{_UTILS}.collate.default_collate")
+default_collate: Callable[[Any], Any] = _part(f"{_UTILS}.collate.default_collate")
 pin_memory: Any = _part(f"{_UTILS}.pin_memory.pin_memory")
 
 # -- what unjam can do without ---------------------------------------------------------------------

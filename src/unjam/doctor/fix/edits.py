@@ -68,7 +68,7 @@ def add_main_guard(edit: SourceEdit, line: int) -> None:
     """Put the statement that uses the loader, and everything after it, under a main guard."""
     top = next((node for node in edit.tree.body if node.lineno <= line <= (node.end_lineno or node.lineno)), None)
     if top is None or isinstance(top, (ast.FunctionDef, ast.ClassDef)):
-        raise CannotEdit("the loader is not used at the top of the file")
+        raise CannotEdit("the loader is not used at module level")
     after = edit.tree.body[edit.tree.body.index(top) :]
     if any(isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)) for node in after):
         raise CannotEdit("the statement is followed by functions or classes that workers must be able to import")

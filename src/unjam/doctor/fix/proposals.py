@@ -35,7 +35,7 @@ def proposals(finding: Finding, cases: list[Case], changed: dict[str, str]) -> I
             yield f"{words}: the lock may protect {protected}, which all workers would then use at the same time"
             return
         if place is None or not os.path.isfile(place.file) or not is_users(place.file):
-            yield f"{words}: no line of the program to change is known"
+            yield f"{words}: the line to change is unknown"
             continue
         try:
             original = changed.get(place.file) or _text(place.file)
@@ -90,12 +90,12 @@ def _candidates(finding: Finding, case: Case | None) -> Iterator[_Candidate]:  #
         case "UJ501" | "UJ201" | "UJ202" | "UJ204" | "UJ101" | "UJ107" | "UJ206":
             yield "create it in each worker", set_at, at(set_at, edits.make_per_worker)
             if code == "UJ101":
-                yield "turn the lambda into a function of the module", set_at, at(set_at, edits.name_lambda)
+                yield "replace the lambda with a module-level function", set_at, at(set_at, edits.name_lambda)
         case "UJ105":
             yield "add a main guard", iterated, at(iterated, edits.add_main_guard)
         case "UJ502" | "UJ519" if case is None or case.loader.iterable:
             owner = culprit.partition(".")[0] if "__iter__" in culprit else dataset
-            yield "let each worker of each rank take its share", home, lambda edit: edits.shard_stream(edit, owner)
+            yield "divide the stream among the workers and ranks", home, lambda edit: edits.shard_stream(edit, owner)
         case "UJ505" | "UJ506":
             yield "seed the generator in the worker", set_at, at(set_at, edits.seed_per_worker)
         case "UJ510":

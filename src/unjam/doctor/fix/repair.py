@@ -114,7 +114,7 @@ def _other_samples(before: Diagnosis, after: Diagnosis) -> str:
         now = _contents(new.as_is)
         wrong = sum(now[index] != content for index, content in usual.items() if index in now)
         if wrong:
-            return f"the changed program loads other samples than without workers: {wrong} of {len(usual)} differ"
+            return f"{wrong} of {len(usual)} samples that the changed program loads differ from those loaded without workers"
     return ""
 
 

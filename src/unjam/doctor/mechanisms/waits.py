@@ -69,7 +69,7 @@ class TerminationWithoutEffect(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputNeverEnds(Explanation):
-    """A child reads its input until it ends, but it never ends, because processes have the other end of the pipe open.
+    """A child waits for the end of its input, which never comes, because processes have the other end of the pipe open.
 
     holders: these processes. own: it is only the process that waits for the child.
     """
@@ -243,7 +243,7 @@ def _input(scene: Scene, waiter: Process) -> Iterator[Explanation]:
         place=place,
         because=(
             f"{waiter.name} waits for {child.name} to end, at {quoted(place)}",
-            f"{child.name} waits for more input or its end: {child.thread.waiting.words}",
+            f"{child.name} waits for more input or for the end of its input: {child.thread.waiting.words}",
             f"the write end of that pipe is still open in {said}" + (", forked while it was open" if others else ""),
         ),
         child=child.name,
@@ -297,7 +297,7 @@ def _producer(process: Process) -> Iterator[Explanation]:
         because=(
             f"{process.name} waits for thread {producer.name!r} to end, at {quoted(place)}",
             f"that thread waits for space in a full queue, at {quoted(producer.place)}",
-            "no thread takes items from the queue any more",
+            "no thread takes items from that queue",
         ),
         thread=producer.name,
         puts=producer.place,

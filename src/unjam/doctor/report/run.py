@@ -73,7 +73,7 @@ def _loader(loader: LoaderRun, causes: tuple[WaitCause, ...]) -> list[str]:
         ]
         lines.append(f"    failed samples: {'; '.join(words)}")
     if loader.restarts or loader.incidents:
-        kinds = ", ".join(f"{number} {kind}" for kind, number in loader.incidents.items())
+        kinds = ", ".join(f"{kind} {number}" for kind, number in loader.incidents.items())
         lines.append(f"    incidents: {kinds}; {count(loader.restarts, 'worker')} replaced")
     return lines
 

@@ -34,7 +34,7 @@ def words(one: CannotBeUnpickled) -> Words:
     """Say that unpickling fails."""
     help_text = "make it work on an object without attributes: unpickling creates an empty object first"
     if "__getattr__" in function_at(one.place) or "Recursion" in one.failed:
-        help_text = "in __getattr__, raise AttributeError for names that begin with two underscores and for the attribute it reads itself"
+        help_text = "in __getattr__, raise AttributeError for names that begin with two underscores and for the attribute that __getattr__ itself reads"
     return Words(f"{one.argument} cannot be unpickled in a worker ({one.start}): {one.failed}", help_text)
 
 
@@ -68,7 +68,7 @@ def pickle_evidence(failed: list[WorkerArgument]) -> tuple[str, ...]:
     """Say why each of them cannot be pickled, and where the first is set."""
     place = failed[0].place
     return (
-        *(f"{c.path} is a {c.type_name}: {c.reason}" for c in failed),
+        *(f"{c.path} ({c.type_name}): {c.reason}" for c in failed),
         *line_evidence("set at", place),
     )
 

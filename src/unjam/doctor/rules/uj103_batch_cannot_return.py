@@ -56,7 +56,7 @@ def detect(case: Case) -> Finding | None:
     path, maker = unsent.path, case.loader.dataset if case.loader.default_collate else case.loader.collate
     return Finding(
         RULE,
-        f"a batch cannot be sent back from a worker: {path} is a {unsent.type_name}"
+        f"a batch cannot be sent back from a worker: the type of {path} is {unsent.type_name}"
         + ("; the loader waits forever" if waits else ""),
         path,
         (

@@ -154,7 +154,7 @@ def _mutual_wait(scene: Scene, blocked: scenes.BlockedProcess) -> tuple[str, lis
                 f"and {who} wait for each other: each holds the lock that the other needs",
                 [
                     f"{who} acquired {holder.expression} at {quoted(holder.place)} and waits for {back.expression}",
-                    f"this one acquired {back.expression} at {quoted(back.place)}",
+                    f"{blocked.who} acquired {back.expression} at {quoted(back.place)}",
                 ],
                 AGREES,
             )

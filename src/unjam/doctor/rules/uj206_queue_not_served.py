@@ -71,7 +71,7 @@ def detect(case: Case) -> Finding | None:
         sync.path,
         (
             f"waits at {quoted(stuck.place)}",
-            f"{sync.path} is a {sync.type_name}, {state}",
+            f"{sync.path} ({sync.type_name}) is {state}",
             *line_evidence("created at", part.place if part else None),
             "the same with workers and without" if both and case.loader.num_workers else "",
         ),

@@ -51,7 +51,7 @@ def detect(case: Case) -> Finding | None:
         where or f"num_workers={case.loader.num_workers}",
         (
             f"the system's out-of-memory killer ended a worker ({killed[0].signal})" if killed else "",
-            f"the doctor stopped the trial after {count(len(trial.samples), 'sample')}, before the system had to"
+            f"unjam stopped the trial after {count(len(trial.samples), 'sample')}, before the system killed it"
             if trial.outcome == "memory"
             else "",
             *(f"{b.type_name} in sample {b.index}: {b.message[:120]}" for b in errors[:1]),

@@ -69,7 +69,7 @@ def detect_live(scene: Scene) -> Finding | None:
             continue
         if main.thread.computes or not main.thread.steady:
             continue
-        who = ", ".join(one.name for one in dead) or f"the worker before pid {replacements[0].pid}"
+        who = ", ".join(one.name for one in dead) or f"the worker that pid {replacements[0].pid} replaced"
         return Finding(
             RULE,
             f"{who} is dead, and {main.name} still waits for its work",
@@ -79,7 +79,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 f"{count(len(dead), 'zombie process', 'zombie processes')}, not reaped" if dead else "",
                 *(
                     (
-                        f"pid {replacements[0].pid} is younger than the others by "
+                        f"pid {replacements[0].pid} started later than the first worker, by "
                         + duration(max(one.age for one in workers) - replacements[0].age),
                         "a worker was replaced, and its task is lost",
                     )

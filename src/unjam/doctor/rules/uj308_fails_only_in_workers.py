@@ -39,7 +39,7 @@ def detect(case: Case) -> Finding | None:
     if named is not None:
         return Finding(
             KNOWN,
-            f"sample {named.index} raises {named.type_name}: {first_line(named)}, the number of the worker's own process",
+            f"sample {named.index} raises {named.type_name}: {first_line(named)}; the message contains the worker's own pid",
             f"sample {named.index} at {named.place}" if named.place else f"sample {named.index}",
             raised_words(named),
             AGREES,

@@ -193,9 +193,7 @@ def _missing_file(watched: ProgramFacts, failure: WatchedFailure, loader: Watche
         words = f"{gone.path} was {gone.kind} at {quoted(gone.place)}"
         remedy = "keep the data until the last epoch has finished, and remove only what this line is meant to remove"
         if gone.pid != failure.pid and gone.worker >= 0:
-            words = (
-                f"worker {gone.worker} removed it at {quoted(gone.place)}, while worker {failure.worker} still uses it"
-            )
+            words = f"worker {gone.worker} removed {gone.path} at {quoted(gone.place)}, while worker {failure.worker} still uses it"
             remedy = "give each worker its own folder, or let one process decide what is removed"
         return _Hint(words, remedy, gone.place, os.path.basename(gone.path))
     if entered is not None and not os.path.isabs(path):

@@ -56,7 +56,7 @@ def _what_went_wrong(case: Case, alone: Trial, trial: Trial) -> tuple[str, tuple
         places = [quoted(one.place) for one in trial.stuck if one.place is not None and one.worker >= 0]
         return "would freeze", (f"{trial.plan}: no batch arrived", *(f"a worker waits at {one}" for one in places[:1]))
     if trial.outcome == "died":
-        return "would lose a worker", tuple(f"{trial.plan}: {end.signal or end.code}" for end in trial.ends[:1])
+        return "would crash a worker", tuple(f"{trial.plan}: {end.signal or end.code}" for end in trial.ends[:1])
     if trial.outcome == "raised" and trial.raised is not None:
         bad = next(iter(trial.bad), trial.raised)
         return "would fail", (f"{trial.plan}: {bad.type_name}: {first_line(bad)[:200]}",)

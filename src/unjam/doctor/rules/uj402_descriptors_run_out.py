@@ -100,7 +100,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 one.name,
                 ("each tensor of a batch in transit, and each tensor that the program keeps, holds one",),
                 AGREES,
-                "torch.multiprocessing.set_sharing_strategy('file_system'), a higher `ulimit -n`, or keep copies instead of batches",
+                "call torch.multiprocessing.set_sharing_strategy('file_system'), raise `ulimit -n`, or keep copies instead of batches",
                 one.thread.place if one.threads else None,
             )
     return None

@@ -11,8 +11,8 @@ How to confirm: an attribute grows with the samples, and the worker's private me
 How to fix: use a cache with a limit (`functools.lru_cache(maxsize=…)`), a cache on disk that all
 workers read, or no cache.
 
-Limits: growth inside libraries cannot be named; at the beginning, a cache that is going to reach a
-limit looks the same.
+Limits: growth inside libraries cannot be named; a cache that has a limit looks the same until it is
+full.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def detect(case: Case) -> Finding | None:
         f"every worker grows by {size(each)} per sample: {name} keeps what it loads",
         name,
         (
-            f"without workers {loaded:,} samples added {count(kept[name][0], 'item')} of about {size(kept[name][1])} to {name}",
+            f"without workers, {loaded:,} samples added {count(kept[name][0], 'item')} of about {size(kept[name][1])} each to {name}",
             "the items are exceptions: each keeps its traceback, and so the variables of every frame" if traced else "",
             f"per epoch: about {size(epoch)} in each of {workers} workers, {size(epoch * workers)} in all",
             f"size of a sample: {size(per_sample)}" if per_sample else "",

@@ -35,7 +35,7 @@ _WORDS = {"files": "open descriptors", "children": "child processes", "threads":
 def words(one: GrowingUse) -> Words:
     """Say what grows, and what keeps it."""
     verb = "grows" if one.what == "memory" else "grow"
-    keeps = f"; {one.kept} keeps what is added to it" if one.kept else ""
+    keeps = f"; {one.kept} grows at the same time" if one.kept else ""
     remedy = (
         f"keep numbers in {one.kept}: call .item() or .detach() on what is added, so that no autograd graph is kept"
         if one.graph

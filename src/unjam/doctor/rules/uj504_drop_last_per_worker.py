@@ -46,6 +46,6 @@ def detect(case: Case) -> Finding | None:
             "a stream that is not shuffled drops the same samples in every epoch",
         ),
         Toggle(trial.plan, (plan,), lambda _, whole: not whole.dropped),
-        "drop_last=False, or shares whose length is a multiple of the batch size",
+        "use drop_last=False, or give each worker a share whose length is a multiple of the batch size",
         loader.made_at,
     )

@@ -44,7 +44,7 @@ def detect(case: Case) -> Finding | None:
         f"dataset.{name}",
         (f"set in the loop at {quoted(place)}", "persistent_workers=True: workers receive the dataset once"),
         AGREES,
-        f"persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",
+        f"use persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",
         place,
     )
 
@@ -81,7 +81,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
                         "persistent_workers=True: workers receive their copies once",
                     ),
                     OBSERVED if after.worker_hashes else AGREES,
-                    f"persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",
+                    f"use persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",
                     place or after.place or loader.made,
                 )
     return None

@@ -117,9 +117,9 @@ def _finding(watched: ProgramFacts, one: WatchedLoader, other: WatchedLoader, sh
             f"{count(len(watched.processes), 'process', 'processes')} were watched",
         ),
         OBSERVED,
-        "sampler=DistributedSampler(dataset, num_replicas=..., rank=...) without shuffle; call its set_epoch in each epoch"
+        "use sampler=DistributedSampler(dataset, num_replicas=..., rank=...) instead of shuffle=True, and call its set_epoch in each epoch"
         if not one.iterable
-        else "let each stream take its share: number rank * workers + worker of ranks * workers",
+        else "let each worker take share number rank * workers + worker of ranks * workers",
         (one.home if one.iterable else None) or one.made or one.place,
     )
 

@@ -53,7 +53,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
             known.sampler,
             (
                 f"{count(len(whole), 'complete epoch')} of {loader.name} drew {len(set.union(*drawn)):,} different indices of {length:,}",
-                f"an epoch draws {whole[0].draws:,}",
+                f"an epoch draws {whole[0].draws:,} indices",
             ),
             AGREES,
             f"let {known.sampler} cover range(len(dataset))",

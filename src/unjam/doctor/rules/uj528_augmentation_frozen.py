@@ -38,7 +38,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
         grown = next(iter(changed_paths(loader)), "")
         return Finding(
             RULE,
-            f"{count(len(same), 'sample')} of {loader.name} are random in the first epoch and the same ever after",
+            f"{count(len(same), 'sample')} of {loader.name} are random in the first epoch and never change afterwards",
             grown or f"{loader.description.dataset}",
             (
                 f"sample {names(map(str, same))}: random numbers were drawn on first load only; the sample is unchanged since",

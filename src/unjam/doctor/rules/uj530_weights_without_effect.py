@@ -9,7 +9,7 @@ How to confirm: count how often each index is drawn in an epoch.
 
 How to fix: use `replacement=True`, or a smaller `num_samples`.
 
-Limits: weights that serve another purpose than drawing are also reported if the sampler calls them
+Limits: weights with a purpose other than drawing are also reported if the sampler calls them
 `weights`.
 """
 

@@ -37,7 +37,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
                 f"{path} is never called: no function that loads samples of {loader.name} uses it",
                 path,
                 (
-                    f"{path} is a {loader.description.transforms.get(path)}",
+                    f"type of {path}: {loader.description.transforms.get(path)}",
                     *line_evidence("set at", at),
                 ),
                 AGREES,

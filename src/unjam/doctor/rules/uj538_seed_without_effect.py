@@ -6,7 +6,7 @@ epoch) differ.
 
 Why: `random`, `numpy.random` and torch each have their own generator, and each library draws from one of them.
 
-How to confirm: load one sample twice: with the seed set, the two are different.
+How to confirm: load one sample twice: the results differ, although both times the same seed is set.
 
 How to fix: seed the generator that the transforms use, or better, draw the parameters once and apply them to both.
 

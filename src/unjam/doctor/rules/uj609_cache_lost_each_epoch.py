@@ -47,7 +47,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
             path,
             (
                 f"{path} grows in the workers of each epoch and is empty at the start of the next",
-                f"seconds that the workers spend on samples: {', '.join(f'{one:.1f}' for one in seconds)}",
+                f"seconds that the workers spend on samples, by epoch: {', '.join(f'{one:.1f}' for one in seconds)}",
                 *line_evidence("created at", place),
             ),
             AGREES,

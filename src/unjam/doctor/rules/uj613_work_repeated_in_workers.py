@@ -1,6 +1,6 @@
 """Every worker of a stream processes all samples and discards those of the other workers.
 
-What happened: for each sample that it delivers, a worker needs as much processor time as for one sample of every worker, so more
+What happened: for each sample that it delivers, each of N workers spends the processor time of N samples, so more
 workers are no faster.
 
 Why: a worker's share is selected at the end of the stream, after reading, decoding and transforming. The samples of the other
@@ -26,7 +26,7 @@ RULE = Rule("UJ613", "work-repeated-in-workers", Severity.WARNING, symptom="slow
 def words(one: EveryWorkerDoesAll) -> Words:
     """Say how much each worker does, and where to select its share."""
     return Words(
-        f"each of the {one.workers} workers of {one.loader} makes all samples and discards those of the others: "
-        f"{one.each / one.alone:.1f} times the work for each sample",
+        f"each of the {one.workers} workers of {one.loader} loads all samples and discards those of the others: "
+        f"{one.each / one.alone:.1f} times the work for each sample that it delivers",
         "select the worker's share from the files or the raw records, before they are decoded and transformed",
     )

@@ -26,6 +26,6 @@ RULE = Rule("UJ616", "batches-costly-to-receive", Severity.WARNING, symptom="slo
 def words(one: MainUnpickles) -> Words:
     """Say how much of the wait is spent on unpickling."""
     return Words(
-        f"the main process spends {one.share:.0%} of its waits for {one.loader} on unpickling batches",
+        f"the main process spends {one.share:.0%} of the time that it waits for {one.loader} unpickling batches",
         "return tensors or arrays from the workers instead of lists, dictionaries and strings, or fewer and larger objects",
     )

@@ -10,7 +10,7 @@ from typing import Any
 from unjam.doctor.run.launch import CannotRun
 from unjam.doctor.run.settings import Settings
 from unjam.doctor.run.short_run import short_run
-from unjam.loader.pool_spec import pool_spec
+from unjam.loader.pool_spec import parse_pool
 from unjam.units import count, duration
 
 # seconds that a trial may take
@@ -55,7 +55,7 @@ def check(pools: list[str], target: str, *, module: bool) -> None:
         raise ValueError("--pool needs a script or a module")
     for one in pools:
         try:
-            pool_spec(one)
+            parse_pool(one)
         except ValueError as error:
             raise ValueError("--pool must be ray, or ray:64 for 64 workers") from error
 
@@ -155,5 +155,5 @@ def verdict(trials: list[PoolTrial]) -> str:
     best = max(good, key=lambda one: one.rate)
     first = good[0]
     if best is first or best.rate < CLEAR * first.rate:
-        return f"{first.pool} is fast enough: {first.rate:.1f} batches/s, training waits {first.waited:.0%} of the time"
+        return f"no other pool is clearly faster than {first.pool}: {first.rate:.1f} batches/s, training waits {first.waited:.0%} of the time"
     return f"{best.pool} is {best.rate / first.rate:.1f} times as fast as {first.pool}: {best.rate:.1f} batches/s"

@@ -171,7 +171,7 @@ class Record:
 
         recorder = recorder_of(loader)
         if recorder is not None and not self._records.settings.observe:
-            recorder.tap, recorder.copies.tap, self.note = self.delivered, self.copied, ""
+            recorder.on_delivered, recorder.copies.on_copied, self.note = self.delivered, self.copied, ""
             if recorder not in self.recorders:
                 self.recorders.append(recorder)
 
@@ -186,7 +186,7 @@ class Record:
 
     def copied(self, *times: int) -> None:
         """A batch is on its device."""
-        self._copied.append(times)  # type: ignore[arg-type] # the four of `CopyCount.tap`
+        self._copied.append(times)  # type: ignore[arg-type] # the four of `CopyCount.on_copied`
 
     def _number(self, pid: int) -> int:
         """Return the worker number of a pid; each epoch reuses the same numbers."""

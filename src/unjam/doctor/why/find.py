@@ -27,7 +27,7 @@ def find(pid: int | None) -> list[Family]:
     if is_kernel_thread(pid):
         raise CannotLook(f"process {pid} is a kernel thread, not a program")
     if pid == os.getpid():
-        raise CannotLook(f"process {pid} is this command")
+        raise CannotLook(f"process {pid} is unjam itself")
     found = families_of(pid)
     if not found:
         raise CannotLook(f"there is no process {pid}")

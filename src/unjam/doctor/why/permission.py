@@ -20,10 +20,12 @@ def remedy(pid: int) -> str:
         ways.append(f"run this as the user that owns the process (uid {owner}) or as root")
     if scope in ("1", "2"):
         ways.append(
-            f"`sudo sysctl kernel.yama.ptrace_scope=0` (it is {scope} now: only a parent process may read another), or `sudo unjam why`"
+            f"`sudo sysctl kernel.yama.ptrace_scope=0` (it is {scope} now: only {'a parent process' if scope == '1' else 'root'} may read another), or `sudo unjam why`"
         )
     elif scope == "3":
-        ways.append("kernel.yama.ptrace_scope is 3: no process may read another until the next boot")
+        ways.append(
+            "reboot with kernel.yama.ptrace_scope below 3 (it is 3 now, which forbids reading other processes until then)"
+        )
     if _in_container() or not ways:
         ways.append(
             "start the container with `--cap-add SYS_PTRACE` (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]), "

@@ -10,7 +10,7 @@ import torch.distributed
 from torch.utils.data import Sampler
 
 from unjam.errors import CannotResumeError
-from unjam.loader.worker.sample_random import mix, seed_batch
+from unjam.loader.worker.sample_random import mix, seed_generators
 from unjam.system.random_state import isolated_random_state
 
 
@@ -83,7 +83,7 @@ class ElasticSampler(Sampler[Any]):
             if callable(set_epoch):
                 set_epoch(self.epoch)
             with isolated_random_state():
-                seed_batch(seed)
+                seed_generators(seed)
                 return list(self.source)
         if not self.shuffle:
             return list(range(len(self.source)))

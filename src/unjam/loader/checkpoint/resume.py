@@ -68,26 +68,6 @@ _ALWAYS = ("epoch", "finished", "batches", "keeps_workers", "seed")
 _WITHIN_EPOCH = ("position", "indices_checksum", "seeded", "sampler_was_asked", "sampler_iterations", "last_worker")
 
 
-class StatefulDraw:
-    """Draws indices from a sampler that can save its state.
-
-    A new object for each call, see NOTE [ The end of an iterator ].
-    """
-
-    def __init__(self, draw: Any, sampler: Any, batches: Any) -> None:
-        self._draw, self._sampler, self._batches = draw, sampler, batches
-
-    def __call__(self) -> Any:
-        """Return the next indices."""
-        return self._draw()
-
-    def state(self, count: int) -> Any:
-        """Return the sampler's state after a batch of `count` indices, and whether that was its last batch."""
-        batches = self._batches
-        ended = type(batches) is BatchSampler and not batches.drop_last and count < batches.batch_size
-        return {"state": copy.deepcopy(self._sampler.state_dict()), "ended": ended}
-
-
 # -- samplers ------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 NOTE [ Workers on a cluster ]
 
-On each node that has workers of a loader runs one Ray actor, the *agent*. It opens an ordinary
+One Ray actor, the *agent*, runs on each node that has workers of a loader. It opens an ordinary
 `ProcessPool` and relays what its workers send. So workers start, pack batches, ask about failures and
 die there exactly as they do here, and the engine sees no difference.
 

@@ -23,13 +23,13 @@ from typing_extensions import override
 from unjam.deadlines import NODE_CLOSE, PLACEMENT_RETRY, REBALANCE, SIGKILL_GRACE
 from unjam.errors import ClusterError
 from unjam.loader.cluster import node_messages as msg
-from unjam.loader.cluster.node_link import Cluster, NodeLink, RemoteWorker, unknown
+from unjam.loader.cluster.node_link import Cluster, NodeLink, RemoteWorker, unknown_heartbeat
 from unjam.loader.cluster.remote_batch import HeldBatches, RemoteBatch, name_node
 from unjam.loader.cluster.waker import Waker
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Reason
 from unjam.loader.pool.batch_result import FailedBatch
-from unjam.loader.pool.open_pools import open_pools
+from unjam.loader.pool.pool_registry import living
 from unjam.loader.pool.protocol import Pool, PoolEvent, Question, WorkerExit
 from unjam.loader.pool.worker_exits import sample_of
 from unjam.loader.pool.worker_messages import event_of
@@ -84,7 +84,7 @@ class ClusterPool(Pool):
         self._placer_said = self._agent_failed = ""
         self._place_next = 0.0
         self._said_shared = False
-        open_pools.add(self)
+        living.add(self)
 
     # -- the `Pool` protocol -----------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class ClusterPool(Pool):
     @override
     def stop(self, worker: int, reason: Reason) -> None:
         if worker in self._waiting:
-            self._exits[worker] = WorkerExit(worker, None, None, unknown(), said_goodbye=True)
+            self._exits[worker] = WorkerExit(worker, None, None, unknown_heartbeat(), said_goodbye=True)
             self.arrivals.append(ev.Death(worker))
             self._waiting.pop(worker, None)
         else:
@@ -267,7 +267,7 @@ class ClusterPool(Pool):
             self._assign(links)
         elif not links and waited > self._patience:
             why = self._placer_said or self._agent_failed or self._cluster.why_no_room()
-            raise ClusterError(f"no node of the cluster took a worker within {self._patience:g} s: {why}")
+            raise ClusterError(f"no node of the cluster accepted a worker within {self._patience:g} s: {why}")
         # also workers that share a processor: there may be room for them now
         surplus = max(0, lack) + sum(max(0, -link.free) for link in links)
         if surplus and not self._waiting and self._may_move:
@@ -327,7 +327,7 @@ class ClusterPool(Pool):
                 if room > 0 and worker.prepared and not worker.moves and not self._specs[worker.number].iterable:
                     room -= 1
                     worker.moves = True
-                    link.tell(msg.StopWorker(worker.number, Reason.FORGOTTEN))
+                    link.tell(msg.StopWorker(worker.number, Reason.MOVED))
 
     # -- what comes --------------------------------------------------------------------------------
 
@@ -387,7 +387,7 @@ class ClusterPool(Pool):
                 number,
                 None if state is None else state.pid,
                 None,
-                unknown() if state is None else state.heartbeat,
+                unknown_heartbeat() if state is None else state.heartbeat,
                 node=link.name,
                 node_lost=link.lost,
             )

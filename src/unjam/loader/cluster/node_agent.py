@@ -5,7 +5,6 @@ It knows nothing of Ray. See NOTE [ Workers on a cluster ].
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import sys
@@ -36,18 +35,19 @@ from unjam.loader.transport.status_page import Stage
 from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker import messages
 from unjam.loader.worker.spec import WorkerSpec
+from unjam.system.proc_files import read_text
 from unjam.system.waiting import Waiting
 from unjam.version import __version__
 
 # a reply ends when its batches have this many bytes: the next one is made while it travels
 REPLY_BYTES = 64 << 20
-# If the last reply was sent so few seconds ago, the next one waits for more, unless it has so many bytes already: a reply takes
-# the parent a millisecond, whatever it holds.
+# If the last reply was sent less than BUSY seconds ago, the next one waits LINGER seconds for more messages, unless it has
+# LARGE bytes already: a reply takes the parent a millisecond, whatever it holds.
 BUSY, LINGER, LARGE = 0.01, 0.003, 1 << 20
 # seconds between two reports of what the workers do
 STATES_EVERY = 0.25
 # messages that the agent's own pool needs: slots and their bytes
-_OF_THE_POOL = (PackedBatch, messages.NewSlot, messages.Carried, messages.Imported)
+_OF_THE_POOL = (PackedBatch, messages.NewSlot, messages.SlotBytes, messages.Imported, messages.Goodbye)
 
 
 def version() -> tuple[str, str]:
@@ -57,9 +57,7 @@ def version() -> tuple[str, str]:
 
 def boot_id() -> str:
     """A name for the machine since it was started: processes with the same one have the same clock."""
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
-    return ""
+    return read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
 class RelayPool(ProcessPool):
@@ -70,9 +68,7 @@ class RelayPool(ProcessPool):
         if isinstance(message, _OF_THE_POOL):
             return local_event_of(handle, frame, self._reports)
         if isinstance(message, messages.Ready):
-            handle.prepared, handle.ready_at = True, message.at
-        if isinstance(message, messages.Goodbye):
-            handle.said_goodbye = True
+            handle.prepared = True
         return msg.FromWorker(handle.number, message, bytes(frame.data))
 
     def states(self) -> dict[int, msg.WorkerState]:
@@ -275,5 +271,5 @@ def _settle(theirs: ProcessState) -> None:
         authkey=here.authkey,
         parent_name=here.parent_name,
         parent_pid=os.getpid(),
-    ).settle_program("the agent")
+    ).apply_to_program("the agent")
     torch.set_num_threads(1)

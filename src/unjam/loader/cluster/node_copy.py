@@ -21,8 +21,8 @@ from typing import Any
 
 from unjam.deadlines import NAME_CONFLICT, NODE_COPY
 from unjam.loader.ship.shipping import Manifest
-from unjam.system.memory import Mapping, create, create_sealable
-from unjam.system.owned_fd import OwnedFd
+from unjam.system.memory import MemoryMapping, create, create_sealable
+from unjam.system.owned_fd import OwnedFd, readable
 from unjam.system.private_files import is_own_peer
 from unjam.system.proc_files import descriptors
 
@@ -40,7 +40,7 @@ def digest_of(content: Any) -> str:
     return found.hexdigest()
 
 
-def node_copy(digest: str, manifest: Manifest, content: Callable[[], Any]) -> tuple[OwnedFd, Mapping]:
+def node_copy(digest: str, manifest: Manifest, content: Callable[[], Any]) -> tuple[OwnedFd, MemoryMapping]:
     """Return the machine's copy; make it from `content()` if there is none."""
     until = time.monotonic() + NODE_COPY.seconds
     # a name that goes with its process: only one process at a time makes the copy
@@ -55,7 +55,7 @@ def node_copy(digest: str, manifest: Manifest, content: Callable[[], Any]) -> tu
         return _find(digest, manifest.size) or _make(digest, manifest.size, content())  # it may have come meanwhile
 
 
-def _make(digest: str, size: int, content: Any) -> tuple[OwnedFd, Mapping]:
+def _make(digest: str, size: int, content: Any) -> tuple[OwnedFd, MemoryMapping]:
     label = f"dataset-{digest}"
     sealable = create_sealable(label)
     fd = OwnedFd(create(size, label) if sealable is None else sealable)
@@ -65,10 +65,10 @@ def _make(digest: str, size: int, content: Any) -> tuple[OwnedFd, Mapping]:
         at += os.pwrite(fd, source[at : min(at + _PIECE, size)], at)
     if sealable is not None:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-    return fd, Mapping(fd, max(size, 1), private=True)
+    return fd, MemoryMapping(fd, max(size, 1), private=True)
 
 
-def _find(digest: str, size: int) -> tuple[OwnedFd, Mapping] | None:
+def _find(digest: str, size: int) -> tuple[OwnedFd, MemoryMapping] | None:
     for path in _descriptors(f"/memfd:unjam-dataset-{digest} (deleted)"):
         with contextlib.suppress(OSError):
             fd = OwnedFd(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
@@ -77,7 +77,7 @@ def _find(digest: str, size: int) -> tuple[OwnedFd, Mapping] | None:
                 continue
             if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
                 continue  # not complete yet, or never to be trusted
-            mapping = Mapping(fd, max(size, 1), private=True)
+            mapping = MemoryMapping(fd, max(size, 1), private=True)
             if digest_of(mapping.view()[:size]) == digest:
                 return fd, mapping
     return None
@@ -102,7 +102,7 @@ def _takes(name: str, maker: socket.socket) -> bool:
 
 
 def _other_is_done(name: str, until: float) -> bool:
-    """Wait for the process that has the name; False if it is stuck, or of another user."""
+    """Wait for the process that has the name; False if it is stuck or belongs to another user."""
     patience = min(until, time.monotonic() + NAME_CONFLICT.seconds)
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as other:
         other.settimeout(0)
@@ -122,6 +122,4 @@ def _other_is_done(name: str, until: float) -> bool:
             select.select([], [], [], _STEP)
         if not is_own_peer(other):
             return False
-        poller = select.poll()
-        poller.register(other, select.POLLIN)
-        return bool(poller.poll(max(0, int(1000 * (until - time.monotonic())))))
+        return readable(other.fileno(), until - time.monotonic())

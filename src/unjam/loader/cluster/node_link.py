@@ -1,6 +1,6 @@
 """The parent's side of one agent: a thread polls it and another one sends orders.
 
-A call of Ray takes nearly a millisecond. Orders that come meanwhile go together with the next call.
+A call of Ray takes nearly a millisecond. Orders that arrive in the meantime are sent with the next call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from unjam.deadlines import NODE_CLOSE, NODE_REPLY, NODE_SILENT, NODE_STACK, NODE_START, STALL_CHECK
+from unjam.deadlines import NODE_ANSWER, NODE_CLOSE, NODE_REPLY, NODE_SILENT, NODE_START, STALL_CHECK
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.node_agent import BUSY, LINGER, boot_id
 from unjam.loader.transport.status_page import Heartbeat, Stage
@@ -54,7 +54,6 @@ class RemoteWorker:
     number: int
     prepared: bool = False
     ready_at: int = 0
-    said_goodbye: bool = False
     state: msg.WorkerState | None = None
     moves: bool = False
 
@@ -97,7 +96,7 @@ class NodeLink:
     def ask(self, question: str, argument: Any) -> Any:
         """Ask the agent; None if it does not answer in time."""
         try:
-            return None if self.lost else self._agent.ask(question, argument, NODE_STACK.seconds)
+            return None if self.lost else self._agent.ask(question, argument, NODE_ANSWER.seconds)
         except AgentLost:
             return None
 
@@ -201,6 +200,6 @@ def _shifted_event(one: Any, shift: int) -> Any:
     return one
 
 
-def unknown() -> Heartbeat:
+def unknown_heartbeat() -> Heartbeat:
     """The heartbeat of a worker of which nothing is known yet."""
     return Heartbeat(Stage.STARTING, -1, -1, time.monotonic_ns(), 0, armed=False)

@@ -14,7 +14,7 @@ from unjam.loader.cluster.cluster_pool import ClusterPool
 from unjam.loader.cluster.mixed_pool import MixedPool
 from unjam.loader.cluster.ray_cluster import Node
 from unjam.loader.pool import open_pool as local_pool
-from unjam.loader.pool.open_pools import close_all
+from unjam.loader.pool.pool_registry import close_all
 from unjam.loader.pool.pool_request import PoolRequest
 from unjam.loader.pool.protocol import Pool
 from unjam.loader.pool_spec import PoolSpec, RayPool
@@ -41,7 +41,7 @@ def most_workers(spec: PoolSpec) -> int:
     return ray_cluster.workers_of_rank(ray_cluster.connect(settings), settings)
 
 
-def open_another_pool(request: PoolRequest, error: BaseException) -> Pool:
+def open_fallback_pool(request: PoolRequest, error: BaseException) -> Pool:
     """A worker could not rebuild the dataset: raise the error that names the part and the node, found by trying each there."""
     settings = _settings(request.spec)
     ray = ray_cluster.connect(settings)

@@ -1,4 +1,4 @@
-"""Agents as Ray actors: the only file that uses Ray."""
+"""Agents as Ray actors. Only this file and `actor` use Ray."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class RayAgent(Agent):
                 done, _ = self._ray.wait([asked], timeout=min(self._patience, within))
                 if not done and not self._has_process():
                     raise AgentCannotStart(
-                        f"Ray did not start its process within {self._patience:g} s: other jobs may have taken its processors"
+                        f"Ray did not start the agent's process within {self._patience:g} s: other jobs may have taken its processors"
                     )
             self._asked = None
             reply: msg.Reply = self._ray.get(asked, timeout=within)
@@ -218,7 +218,7 @@ class RayCluster(Cluster):
             free = self._ray.available_resources().get("CPU", 0.0)
             total = self._ray.cluster_resources().get("CPU", 0.0)
         except Exception as error:  # noqa: BLE001 - it is gone
-            return f"it does not answer ({type(error).__name__}: {error})"
+            return f"the cluster does not answer ({type(error).__name__}: {error})"
         needs = ", ".join(f"{amount:g} {name}" for name, amount in self._each().items())
         return f"{free:g} of its {total:g} processors are free, and a worker needs {needs}"
 
@@ -284,7 +284,7 @@ def workers_of_rank(ray: Any, settings: RayPool) -> int:
 
 
 def _actor_class(ray: Any) -> Any:
-    """Return the actor's class with threads for each kind of call: none waits for another."""
+    """Return the actor's class, with separate threads for each kind of call, so that no kind waits for another."""
 
     class UnjamAgent(ActorAgent):
         poll = ray.method(concurrency_group="poll")(ActorAgent.poll)
@@ -331,10 +331,10 @@ def cannot_travel(
     for name in ("dataset", "collate_fn", "worker_init_fn"):
         culprit = find_culprit(name, getattr(worker_input, name), attempt)
         if culprit is not None:
-            text = f"{culprit.path} cannot be {doing} {at}: it is a {culprit.type_name}\n  {culprit.reason}"
+            text = f"{culprit.path} cannot be {doing} {at}: its type is {culprit.type_name}\n  {culprit.reason}"
             cure = (
-                f"help: make it in the worker: replace {culprit.path} with unjam.per_worker(function, *arguments); packages that "
-                "the nodes lack can be given by RayPool(runtime_env={'pip': [...]})"
+                f"help: create it in the worker: replace {culprit.path} with unjam.per_worker(function, *arguments); install "
+                "packages that the nodes lack with RayPool(runtime_env={'pip': [...]})"
             )
             return CannotShipError(f"{text}\n{cure}", path=culprit.path, type_name=culprit.type_name, cure=cure)
     # which node cannot rebuild it is not known: each part can be rebuilt on the one that was tried

@@ -20,14 +20,14 @@ class CopyCount:
     seconds: float = 0.0
     waited: float = 0.0
     # called for every copy: when it began and ended, bytes, and how long the consumer's stream waited; all in nanoseconds
-    tap: Callable[[int, int, int, int], None] | None = field(default=None, compare=False)
+    on_copied: Callable[[int, int, int, int], None] | None = field(default=None, compare=False)
 
     def copied(self, begun: int, done: int, nbytes: int, waited: int) -> None:
         """Record a completed copy."""
         self.seconds += (done - begun) / 1e9
         self.waited += waited / 1e9
-        if self.tap is not None:
-            self.tap(begun, done, nbytes, waited)
+        if self.on_copied is not None:
+            self.on_copied(begun, done, nbytes, waited)
 
     @classmethod
     def together(cls, counts: list[CopyCount]) -> CopyCount:

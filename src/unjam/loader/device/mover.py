@@ -22,7 +22,7 @@ from unjam.loader.device.pinning import Pinner
 from unjam.loader.device.transfer import Transfer
 from unjam.loader.pool.batch_result import BatchResult
 from unjam.system.logs import log
-from unjam.system.memory import Mapping
+from unjam.system.memory import MemoryMapping
 
 # batches that are being copied at a time, with the one that is asked for; and how many bytes they may have together
 AHEAD, MOST_BYTES = 3, 1 << 30
@@ -32,7 +32,7 @@ SMALL = 1 << 16
 _ALIGN = 64
 # torch before 2.5 has it elsewhere
 OutOfMemory: Any = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
-# memory that a copy may still read, of loaders whose device did not come to an end
+# memory of closed loaders that a copy may still read, because the device did not finish in time
 _kept: list[Any] = []
 
 
@@ -41,10 +41,10 @@ class RegisteredMemory:
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
-        self._known: weakref.WeakSet[Mapping] = weakref.WeakSet()
+        self._known: weakref.WeakSet[MemoryMapping] = weakref.WeakSet()
         self.refused = not accelerator.registers
 
-    def is_direct(self, mapping: Mapping | None) -> bool:
+    def is_direct(self, mapping: MemoryMapping | None) -> bool:
         """Whether the device reads this memory without a copy in between."""
         if mapping is None or self.refused:
             return False
@@ -78,7 +78,7 @@ class _Moving:
 class Mover(Transfer):
     """Copies batches, in the order in which the consumer will ask for them.
 
-    It touches the device when the first batch is there.
+    It does not use the device before the first batch has arrived.
     """
 
     active = True
@@ -165,7 +165,7 @@ class Mover(Transfer):
 
     # -- one batch ---------------------------------------------------------------------------------
 
-    def move(self, host: Any, mapping: Mapping | None, *, pinned: bool = False, owner: Any = None) -> _Moving:
+    def move(self, host: Any, mapping: MemoryMapping | None, *, pinned: bool = False, owner: Any = None) -> _Moving:
         """Begin to copy a batch, and apply the user's function to it.
 
         owner: keeps the memory of the batch, also if the batch is changed meanwhile.
@@ -194,7 +194,7 @@ class Mover(Transfer):
         return moving.data
 
     def _sweep(self) -> None:
-        """Drop what the device has read. One stream: they end in order."""
+        """Drop what the device has read. All copies are on one stream, so they complete in order."""
         while self._reading and self._reading[0][0].done():
             point, nbytes, _ = self._reading.popleft()
             begun, done, waited = point.times()
@@ -267,7 +267,7 @@ class DeviceBatch(BatchResult):
 class _Copier:
     """Copies the tensors of one batch. `mapping`: memory that the device reads directly."""
 
-    def __init__(self, accelerator: Accelerator, mapping: Mapping | None, *, pinned: bool) -> None:
+    def __init__(self, accelerator: Accelerator, mapping: MemoryMapping | None, *, pinned: bool) -> None:
         self._accelerator = accelerator
         self._first, self._last = (mapping.address, mapping.address + mapping.size) if mapping is not None else (0, 0)
         self._pinned = pinned
@@ -347,7 +347,7 @@ def _unique(found: Any) -> list[torch.Tensor]:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether its bytes are all there is to a tensor."""
+    """Whether copying its bytes is enough to copy the tensor."""
     return (
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided

@@ -21,8 +21,9 @@ from unjam.loader.pool.protocol import Pool
 from unjam.loader.ship.worker_info_use import asks_for_its_worker
 from unjam.loader.transport.status_page import Stage
 from unjam.statistics import Auto, AutoStep
-from unjam.system import limits as allowance
+from unjam.system import limits
 from unjam.system.memory_limits import available_memory
+from unjam.units import count
 
 # A window ends when the standard error of its mean is below MAX_ERROR: not before MIN_WINDOW and not
 # after MAX_WINDOW, each as (batches, seconds).
@@ -73,11 +74,11 @@ class AutoSizer:
         )
         self._resizes_within_epoch = resizes_within_epoch
         self._single = single
-        limits = _limits()
+        bounds = _limits()
         if single:
-            limits = replace(limits, workers=1, because="an iterable that never calls get_worker_info()")
-        start = min(start, limits.workers)
-        self.search = SizeSearch(Setting(start, depth or 2), limits, adapts_depth=depth is None)
+            bounds = replace(bounds, workers=1, because="an iterable that never calls get_worker_info()")
+        start = min(start, bounds.workers)
+        self.search = SizeSearch(Setting(start, depth or 2), bounds, adapts_depth=depth is None)
         self.wanted: Setting | None = None
         # weak: the pool must be freed together with its iterator
         self._pool_ref: weakref.ref[Any] | None = None
@@ -184,7 +185,7 @@ class AutoSizer:
         for number in range(self._window.size):
             pid = pool.pid(number)
             if pid is not None and pool.is_here(number):
-                total += allowance.processor_seconds(pid)
+                total += limits.processor_seconds(pid)
         return total
 
     def use_cluster(self, room: int) -> None:
@@ -198,11 +199,11 @@ class AutoSizer:
         pool = self._pool
         pid = pool.pid(0) if pool is not None and pool.is_here(0) else None
         left = available_memory()
-        size = allowance.pss_bytes(pid) if pid is not None and not self._measured_memory else 0
+        size = limits.pss_bytes(pid) if pid is not None and not self._measured_memory else 0
         if not size or left is None:
             return
         self._measured_memory = True
-        room = self._window.size + int(left * MEMORY_SHARE / allowance.local_ranks() // size)
+        room = self._window.size + int(left * MEMORY_SHARE / limits.local_ranks() // size)
         if room < self.limits.workers:
             self.search.limits = replace(self.limits, workers=max(1, room), because="memory")
 
@@ -256,17 +257,17 @@ def _median_seconds(stamps: list[bytes]) -> float:
 
 def _limits() -> Limits:
     most, because = most_workers(available_memory())
-    return Limits(most, MAX_DEPTH, allowance.own_processors(), because)
+    return Limits(most, MAX_DEPTH, limits.own_processors(), because)
 
 
 def most_workers(left: int | None) -> tuple[int, str]:
     """Return how many workers the machine allows with `left` bytes of memory, and which limit decides."""
     # allow more workers than processors: workers that wait for a disk or network do not use one
-    processors = allowance.own_processors()
-    known = {f"the limit for {processors} processor{'s' * (processors > 1)}": max(16, min(64, processors * 4))}
+    processors = limits.own_processors()
+    known = {f"unjam's limit for {count(processors, 'processor')}": max(16, min(64, processors * 4))}
     if left is not None:
-        known["memory"] = int(left * MEMORY_SHARE / allowance.local_ranks() // ASSUMED_MEMORY)
-    most, used = allowance.descriptors()
+        known["memory"] = int(left * MEMORY_SHARE / limits.local_ranks() // ASSUMED_MEMORY)
+    most, used = limits.descriptors()
     known["the limit on open files"] = (most - used - 64) // DESCRIPTORS_PER_WORKER
     because = min(known, key=lambda name: known[name])
     return max(1, known[because]), because
@@ -276,4 +277,4 @@ def first_size(dataset: Any, *, iterable: bool) -> int:
     """Return the number of workers to start with."""
     if iterable and not asks_for_its_worker(dataset):
         return 1
-    return max(1, min(MAX_FIRST_SIZE, allowance.own_processors(), _limits().workers))
+    return max(1, min(MAX_FIRST_SIZE, limits.own_processors(), _limits().workers))

@@ -16,10 +16,10 @@ from unjam.loader.worker.messages import BatchRequest
 
 
 class BatchTable:
-    """The only owner of results that are not opened yet. `inbox`: the events that the pool has received."""
+    """The only owner of results that are not opened yet. `arrivals`: the events that the pool has received."""
 
-    def __init__(self, inbox: deque[PoolEvent]) -> None:
-        self.inbox = inbox
+    def __init__(self, arrivals: deque[PoolEvent]) -> None:
+        self.arrivals = arrivals
         self.requests: dict[int, BatchRequest] = {}
         self.results: dict[int, BatchResult] = {}
 
@@ -50,11 +50,11 @@ class BatchTable:
 
     def close(self) -> None:
         """Give back the memory of everything that was not opened."""
-        arrived = [event.result for event in self.inbox if isinstance(event, Reported) and event.result is not None]
+        arrived = [event.result for event in self.arrivals if isinstance(event, Reported) and event.result is not None]
         for result in [*self.results.values(), *arrived]:
             result.refuse()
         self.results.clear()
-        self.inbox.clear()
+        self.arrivals.clear()
         self.requests.clear()
 
 

@@ -209,29 +209,29 @@ class Driver:
         if self._stalls.due(begun):
             self._check_workers(0.0)
         timeout = self._settings.timeout
-        inbox = self._table.inbox
+        arrivals = self._table.arrivals
         while self._outcome is None and not self.closed:
             bound = self._stalls.interval
             bound = min(bound, max(LATE, begun + timeout - time.monotonic())) if timeout > 0 else bound
-            if not inbox:
+            if not arrivals:
                 asked = time.monotonic()
                 self.pool.wait(bound)
-                self._transfer.take(inbox)
+                self._transfer.take(arrivals)
                 now = time.monotonic()
-                if self._stalls.due(now) and not inbox:
+                if self._stalls.due(now) and not arrivals:
                     self._check_workers(now - begun)
-                if 0 < timeout <= asked - begun and now - asked > LATE / 2 and not inbox and self._outcome is None:
+                if 0 < timeout <= asked - begun and now - asked > LATE / 2 and not arrivals and self._outcome is None:
                     self._handle(ev.TimedOut())
-            while inbox and self._outcome is None:
-                first = inbox[0]
+            while arrivals and self._outcome is None:
+                first = arrivals[0]
                 if isinstance(first, ev.Death):
-                    inbox.popleft()  # never handle a death twice
+                    arrivals.popleft()  # never handle a death twice
                 self._arrived(first)
-                if inbox and inbox[0] is first:  # remove other events only after they are handled
-                    inbox.popleft()
+                if arrivals and arrivals[0] is first:  # remove other events only after they are handled
+                    arrivals.popleft()
         if self._transfer.active and not self.closed:
             self.pool.wait(0)
-            self._transfer.take(inbox)
+            self._transfer.take(arrivals)
 
     def _arrived(self, event: PoolEvent) -> None:
         """Store the result that came from a worker, and tell the engine about the event."""
@@ -326,10 +326,10 @@ class Driver:
             self._decide(event)
         self._carry_out()
 
-    def _decide(self, event: ev.Event, *, next_of_all: bool = False) -> list[act.Action]:
+    def _decide(self, event: ev.Event, *, before_others: bool = False) -> list[act.Action]:
         """Call the engine, here only; `_todo` keeps its decisions until `_carry_out` does them."""
         decided = self._machine.handle(event)
-        if next_of_all:
+        if before_others:
             self._todo.extendleft(reversed(decided))
         else:
             self._todo.extend(decided)
@@ -383,7 +383,7 @@ class Driver:
             for _ in range(done):
                 todo.popleft()
             if answer is not None:
-                self._decide(answer, next_of_all=True)
+                self._decide(answer, before_others=True)
                 if isinstance(action, act.Draw) and action.batch not in self._machine.ledger.entries:
                     table.requests.pop(action.batch, None)
         if failed is not None:
@@ -423,8 +423,8 @@ class Driver:
     def _record_deaths_between_epochs(self) -> None:
         """Record workers that died between epochs; they owe nothing and are started again."""
         self.pool.wait(0)
-        for death in [event for event in self._table.inbox if isinstance(event, ev.Death)]:
-            self._table.inbox.remove(death)
+        for death in [event for event in self._table.arrivals if isinstance(event, ev.Death)]:
+            self._table.arrivals.remove(death)
             self._incidents.death(death, [], self._table.requests)
             self._decide(ev.Lost(death.worker))
 

@@ -58,10 +58,10 @@ class Incidents:
     def corrected_cause(self, event: ev.Death) -> ev.Death:
         """Return the death with its true cause: no sample is overdue if the worker moved on before we killed it."""
         batch, position, _ = self._overdue.get(event.worker, (event.batch, event.position, None))
-        if event.cause is ev.Cause.SILENT and (batch, position) == (event.batch, event.position):
+        if event.cause is ev.Cause.OVERDUE and (batch, position) == (event.batch, event.position):
             return event
         self._overdue.pop(event.worker, None)
-        return dataclasses.replace(event, cause=ev.Cause.STOPPED) if event.cause is ev.Cause.SILENT else event
+        return dataclasses.replace(event, cause=ev.Cause.STOPPED) if event.cause is ev.Cause.OVERDUE else event
 
     def death(self, event: ev.Death, decided: list[act.Action], work: dict[int, BatchRequest]) -> None:
         """Record a death, after the engine has decided what to do about it."""
@@ -83,7 +83,7 @@ class Incidents:
             self._overdue.pop(event.worker, None)
         if restarted:
             self._recorder.restarted()
-        if event.cause is not ev.Cause.SILENT:
+        if event.cause is not ev.Cause.OVERDUE:
             # a sample that took too long is recorded once, with the decision of the policy
             self._recorder.incident(incident)
             if restarted:
@@ -95,9 +95,9 @@ class Incidents:
         if incident is None:
             return WorkerDiedError(f"a worker is gone; {outcome.reason.value}")
         if outcome.worker in self._overdue:
-            _, _, silent = self._overdue.pop(outcome.worker)
-            self._recorder.write(dataclasses.replace(silent, decision="raise"))
-            return self._timeout_error(silent, f"; {outcome.reason.value}")
+            _, _, overdue = self._overdue.pop(outcome.worker)
+            self._recorder.write(dataclasses.replace(overdue, decision="raise"))
+            return self._timeout_error(overdue, f"; {outcome.reason.value}")
         return self._died_error(incident, outcome.reason)
 
     def _died_error(self, incident: Incident, reason: Reason) -> WorkerDiedError:
@@ -195,18 +195,18 @@ class Incidents:
         last_exit = self._pool.last_exit(action.worker)
         in_getitem = last_exit is not None and last_exit.heartbeat.stage is Stage.GETITEM
         several = len(work.indices) > 1
-        _, _, silent = self._overdue.pop(action.worker, (-1, -1, None))
+        _, _, overdue = self._overdue.pop(action.worker, (-1, -1, None))
         if action.position < 0 and in_getitem and several and -1 not in work.decisions:
             # the dataset loads whole batches; loading samples one by one shows which one it is
             work.decisions[-1] = SINGLY
-            if silent is not None:
-                self._recorder.write(dataclasses.replace(silent, decision="retry"))
+            if overdue is not None:
+                self._recorder.write(dataclasses.replace(overdue, decision="retry"))
             return None
-        failed = self._failure(action, work, silent)
+        failed = self._failure(action, work, overdue)
         decision = self._on_error.decide(work.batch, failed)
         failed.decision = decision
-        if silent is not None and decision is Decision.RETRY:
-            self._recorder.write(dataclasses.replace(silent, decision="retry"))
+        if overdue is not None and decision is Decision.RETRY:
+            self._recorder.write(dataclasses.replace(overdue, decision="retry"))
         if decision is Decision.RAISE:
             return FailedBatch(BatchReport(packed_failures=[failed]), raises=True)
         if decision is Decision.RETRY:
@@ -224,10 +224,10 @@ class Incidents:
         gone = Incident("death", f"worker {worker} is gone", worker=worker, dataset=self._recorder.dataset)
         return self._exit_incidents.get(worker, gone)
 
-    def _failure(self, action: act.AskPolicy, work: BatchRequest, silent: Incident | None) -> SampleFailure:
+    def _failure(self, action: act.AskPolicy, work: BatchRequest, overdue: Incident | None) -> SampleFailure:
         problem: UnjamError
-        if action.reason is Reason.SILENT and silent is not None:
-            problem = self._timeout_error(silent)
+        if action.reason is Reason.OVERDUE and overdue is not None:
+            problem = self._timeout_error(overdue)
         else:
             problem = self._died_error(self._last_exit_incident(action.worker), action.reason)
         incident: Any = problem.incident
@@ -250,7 +250,7 @@ class Incidents:
 _STOPPED = {
     Reason.SUSPENDED: "it did not resume",
     Reason.FORGOTTEN: "a request or a result was lost between it and the training process",
-    Reason.SILENT: "a sample exceeded sample_timeout, although that sample was completed in the meantime",
+    Reason.OVERDUE: "a sample exceeded sample_timeout (it was completed just before the kill)",
 }
 _HELP = {
     Reason.CANNOT_REPLAY: "with a map-style dataset, on_error='skip' leaves the sample out",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
+
+from torch.utils.data import BatchSampler
 
 from unjam.loader.driver.epoch_progress import EpochProgress, checksum
 from unjam.loader.driver.settings import DriverSettings
@@ -15,6 +18,26 @@ from unjam.loader.worker.sample_random import batch_seed
 
 # how many earlier indices a batch gets as replacements for its failed samples
 MOST_SPARES = 8
+
+
+class StatefulDraw:
+    """Draws indices from a sampler that can save its state.
+
+    A new object for each call, see NOTE [ The end of an iterator ].
+    """
+
+    def __init__(self, draw: Any, sampler: Any, batches: Any) -> None:
+        self._draw, self._sampler, self._batches = draw, sampler, batches
+
+    def __call__(self) -> Any:
+        """Return the next indices."""
+        return self._draw()
+
+    def state(self, count: int) -> Any:
+        """Return the sampler's state after a batch of `count` indices, and whether that was its last batch."""
+        batches = self._batches
+        ended = type(batches) is BatchSampler and not batches.drop_last and count < batches.batch_size
+        return {"state": copy.deepcopy(self._sampler.state_dict()), "ended": ended}
 
 
 class IndexSource:
@@ -48,7 +71,7 @@ class IndexSource:
         self._epoch, self._number, self._indices_checksum = progress.epoch, progress.position, progress.indices_checksum
         self._skipped = frozenset(progress.finished_ahead)
         self._recent.clear()
-        self._drawn, self._returned = deque(drawn), []
+        self._drawn, self._returned, self._interrupted = deque(drawn), [], False
         if self.undelivered is not None:
             self.undelivered = []
 
@@ -98,7 +121,6 @@ class IndexSource:
         # copy the indices now: samplers may reuse their lists
         indices = indices_of(index, batched=self._batched)
         spares = tuple(self._recent) if self._keeps_spares else ()
-        state = getattr(self.draw, "state", None)
         request = BatchRequest(
             batch,
             self._number,
@@ -107,7 +129,7 @@ class IndexSource:
             indices=indices,
             spares=spares,
             indices_checksum=checksum(indices, self._indices_checksum),
-            sampler_state=None if state is None else state(len(indices)),
+            sampler_state=self.draw.state(len(indices)) if isinstance(self.draw, StatefulDraw) else None,
         )
         if self._keeps_spares:
             self._recent.extend(indices)

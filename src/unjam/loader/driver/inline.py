@@ -24,6 +24,7 @@ from unjam.loader.engine.policy import Decision
 from unjam.loader.pool.batch_result import BatchReport
 from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.transport.collating import checked, is_default
+from unjam.loader.transport.status_page import ARMED
 from unjam.loader.worker.failure_policy import RecoveryContext
 from unjam.loader.worker.fetching import make_fetcher
 from unjam.loader.worker.job import BatchJob, Emptied, IterableEnded, RaiseFailure, SampleFailure
@@ -39,7 +40,7 @@ class InlineContext(RecoveryContext):
     """What recovery needs when there is no worker: it asks the user's function directly."""
 
     def __init__(self, decide: Callable[[int, SampleFailure], Decision], warn_once: Callable[[str], None]) -> None:
-        self.words = [0] * 8
+        self.words = [0] * (ARMED + 1)
         self.heartbeat = lambda *_: None  # nothing watches inline loading
         self._decide = decide
         self._warn_once = warn_once
@@ -100,8 +101,8 @@ class InlineDriver:
             weakref.finalize(self, recorder.profiler.stop).atexit = False
         if settings.sample_timeout is not None:
             recorder.say("inline", "sample_timeout needs workers: nothing can stop a sample in this process")
-        if self._fetcher.skipped:
-            reports.skipped(self._fetcher.skipped, self._fetcher.skipping)
+        if self._fetcher.reread_samples:
+            reports.reread(self._fetcher.reread_samples, self._fetcher.reread_seconds)
 
     def next(
         self,

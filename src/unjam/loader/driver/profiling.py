@@ -91,11 +91,11 @@ class Profiler:
         from unjam.system.file_owner import is_users  # noqa: PLC0415 - as above
 
         stack = stacks.main_stack(text)
-        if stack is None or any(frame.file == channel.__file__ for frame in stack.frames):
-            return  # a worker in the channel is idle
+        if stack is None or not stack.frames or any(frame.file == channel.__file__ for frame in stack.frames):
+            return  # an incomplete stack; or a worker in the channel, which is idle
         self._looks += 1
         frames = [(frame.file, frame.line or 0, frame.function) for frame in stack.frames]
-        inner = frames[0] if frames else ("", 0, "")
+        inner = frames[0]
         own = next((frame for frame in frames if is_users(frame[0])), None)
         place = own or inner
         inside = "" if place is inner else f"{inner[2]} ({inner[0].rpartition('/')[2]}:{inner[1]})"

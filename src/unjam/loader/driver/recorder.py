@@ -15,14 +15,14 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from unjam.errors import SampleError, TooManyErrorsError, UnjamError, short, words_of
+from unjam.errors import SampleError, TooManyErrorsError, UnjamError, short, type_name, words_of
 from unjam.loader.device.copy_count import CopyCount
 from unjam.loader.driver.profiling import Profiler
 from unjam.loader.driver.times import Times
 from unjam.loader.pool.batch_result import BatchReport
 from unjam.loader.pool.protocol import Pool
 from unjam.loader.pool.worker_reports import WorkerReports, does_not_pay
-from unjam.loader.worker.exceptions import RemoteTraceback, type_name, without_frames
+from unjam.loader.worker.exceptions import RemoteTraceback, without_frames
 from unjam.loader.worker.messages import BatchRequest
 from unjam.statistics import Auto, Statistics
 from unjam.system.limits import own_processors
@@ -46,7 +46,7 @@ class Recorder:
     def __init__(self, error_log: str | None, max_errors: float | None, dataset: str, *, profile: bool = False) -> None:
         self._copy = functools.partial(Recorder, error_log, max_errors, dataset, profile=profile)
         # called for every delivered batch
-        self.tap: Callable[[BatchRequest, BatchReport], None] | None = None
+        self.on_delivered: Callable[[BatchRequest, BatchReport], None] | None = None
         self._error_log = error_log
         self._max_errors = max_errors
         self.dataset = dataset
@@ -99,8 +99,8 @@ class Recorder:
         if report.profile and self.profiler is not None:
             self.profiler.add(report.profile)
         self.times.add(request.number, request.indices, report.times, waited)
-        if self.tap is not None:
-            self.tap(request, report)
+        if self.on_delivered is not None:
+            self.on_delivered(request, report)
 
     def emptied(self) -> None:
         """Record a batch that lost all its samples."""

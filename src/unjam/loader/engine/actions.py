@@ -11,9 +11,10 @@ class Reason(enum.Enum):
 
     EXHAUSTED = "its iterable has ended"
     TOO_MANY = "fewer workers are enough"
-    SILENT = "a sample took longer than sample_timeout"
+    OVERDUE = "a sample took longer than sample_timeout"
     SUSPENDED = "it was suspended repeatedly"
     FORGOTTEN = "a request or a result was lost in transit"
+    MOVED = "it starts again on another node"
     DIED = "on_worker_death is 'raise'"
     DIED_REPEATEDLY = "the same sample killed its worker on every try"
     KILLED_FOR_MEMORY = "the OOM killer killed its worker, which was the last one"

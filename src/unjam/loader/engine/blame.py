@@ -47,8 +47,8 @@ class Blame:
             return []
         deaths = entry.deaths
         count = deaths[death.position] = deaths.get(death.position, 0) + 1
-        if death.cause is Cause.SILENT:
-            reason = Reason.SILENT
+        if death.cause is Cause.OVERDUE:
+            reason = Reason.OVERDUE
         elif count < self._enough() and death.position not in entry.asked_about:
             return []
         else:

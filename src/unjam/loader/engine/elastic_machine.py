@@ -10,8 +10,8 @@ is gone. So no batch is made twice or lost, whenever the size changes.
 Which worker makes a batch depends on timing here, so it must not matter. A batch goes to the worker
 that owes fewest. The consumer gets batches by number, as always. Random numbers belong to the batch
 (`BatchRequest.seed`), not to the worker. So two runs deliver the same batches even if their sizes changed
-differently. For the same reason, it also runs workers of which some are on this machine and others on
-a cluster: the faster ones make more batches.
+differently. It also runs workers of which some are on this machine and others on a cluster, so
+that the faster ones make more batches.
 
 An iterable divides its samples by the number of workers, so that number cannot change within an
 epoch: iterables run on the plain machine, and their size changes only between epochs.

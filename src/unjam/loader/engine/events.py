@@ -12,7 +12,7 @@ class Cause(enum.Enum):
 
     UNKNOWN = "a signal or an exit"
     MEMORY = "killed for memory"
-    SILENT = "unjam stopped it: the sample took too long"
+    OVERDUE = "unjam stopped it: the sample took too long"
     STOPPED = "unjam stopped it, and no sample is to blame"
     MACHINE = "the machine that it ran on is gone"
 

@@ -254,11 +254,11 @@ class Machine:
             return []
         if not owed and (self.over or self.sampler_ended):
             return []  # it had nothing left to do in this epoch
-        if not self.config.restarts and event.cause is not Cause.SILENT:
+        if not self.config.restarts and event.cause is not Cause.OVERDUE:
             return self._give_up(Reason.DIED, worker)
         entry = self.ledger.entries.get(event.batch) if event.batch in owed else None
         # a stream resumes after its last batch that arrived, but the sample that kills its worker cannot be skipped
-        if self.config.iterable and record.active and (event.cause is Cause.SILENT or (entry and entry.deaths)):
+        if self.config.iterable and record.active and (event.cause is Cause.OVERDUE or (entry and entry.deaths)):
             return self._give_up(Reason.CANNOT_REPLAY, worker)
         record.failed_starts = 0 if event.prepared else record.failed_starts + 1
         came_and_went = record.was_ready or event.cause is Cause.MACHINE  # nothing says that it cannot start
@@ -309,7 +309,7 @@ class Machine:
     def _overdue(self, event: ev.Overdue) -> list[Action]:
         # the death that follows is an event of its own; the policy is asked then
         owes = self.ledger.owes(event.worker, event.batch)
-        return [act.Stop(event.worker, Reason.SILENT)] if owes else []
+        return [act.Stop(event.worker, Reason.OVERDUE)] if owes else []
 
     def _suspended(self, event: ev.Suspended) -> list[Action]:
         record = self.workers[event.worker]

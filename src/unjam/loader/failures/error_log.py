@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from unjam.loader.failures.incident import Incident
 from unjam.system.masking import without_secrets
 from unjam.system.printable import json_text, printable_line
+from unjam.units import count, near
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +39,6 @@ class Group:
     samples: dict[str, None] = field(default_factory=dict)
     workers: Counter[str] = field(default_factory=Counter)
     decisions: Counter[str] = field(default_factory=Counter)
-    first: float = 0.0
     last: float = 0.0
 
     def add(self, incident: Incident, location: str, samples: list[str], weight: int) -> None:
@@ -51,7 +51,6 @@ class Group:
         self.workers[worker if len(self.workers) < MAX_KEPT or worker in self.workers else "others"] += 1
         decision = incident.decision[:40] or "none"
         self.decisions[decision if len(self.decisions) < 8 or decision in self.decisions else "others"] += 1
-        self.first = min(self.first or incident.at, incident.at)
         self.last = max(self.last, incident.at)
 
     @property
@@ -168,13 +167,9 @@ def dumps(found: Groups, version: str) -> str:
 
 
 def short_location(location: str) -> str:
-    """Return the location, with a relative path if that is shorter."""
+    """Return the location, with a relative path if the file is in the current folder."""
     file, _, line = location.rpartition(":")
-    try:
-        near = os.path.relpath(file)
-    except ValueError:
-        return location
-    return f"{near if len(near) < len(file) else file}:{line}"
+    return f"{near(file)}:{line}" if file else location
 
 
 def _names(incident: Incident, what: str, samples: list[str]) -> list[str]:
@@ -215,13 +210,14 @@ def show(found: Groups, kinds: Iterable[str], console: Console) -> None:
                 row.append(printable_line(short_location(group.where.most_common(1)[0][0])) if group.where else "")
             if kind != "sample":
                 row.append(printable_line(group.shown_samples))
-            decisions = ", ".join(f"{decision} {count}" for decision, count in group.decisions.most_common(4))
+            decisions = ", ".join(f"{decision} {times}" for decision, times in group.decisions.most_common(4))
             row.append(printable_line(decisions))
             row.append(time.strftime("%m-%d %H:%M:%S", time.localtime(group.last)))
             table.add_row(*row)
         console.print(table)
         console.print()
     if found.unreadable:
-        console.print(f"{found.unreadable:,} {'line' if found.unreadable == 1 else 'lines'} could not be read")
+        console.print(f"{count(found.unreadable, 'line')} could not be read")
     if found.ungrouped:
-        console.print(f"{found.ungrouped} entries are not in any group: there are more than {MAX_GROUPS:,} groups")
+        missing = count(found.ungrouped, "entry is", "entries are")
+        console.print(f"{missing} not in any group: there are more than {MAX_GROUPS:,} groups")

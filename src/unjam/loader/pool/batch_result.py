@@ -12,7 +12,7 @@ from typing_extensions import override
 from unjam.loader.transport.leases import Leases
 from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker.job import SampleFailure, unpack_failures
-from unjam.system.memory import Mapping
+from unjam.system.memory import MemoryMapping
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class BatchResult(Protocol):
         return True
 
     @property
-    def memory(self) -> Mapping | None:
+    def memory(self) -> MemoryMapping | None:
         """The slot that the batch lies in, if it does."""
         return None
 
@@ -89,7 +89,7 @@ class ReceivedBatch(BatchResult):
 
     @property
     @override
-    def memory(self) -> Mapping | None:
+    def memory(self) -> MemoryMapping | None:
         return None if self._packed.filling is None else self._leases.mapping(self._packed.filling.slot)
 
     @override

@@ -23,7 +23,7 @@ def cannot_ship(worker_input: WorkerInput, error: BaseException, method: str | N
             how = "" if method is None else f" by {method}"
             handles = [one for one in shared_handles(worker_input) if _is_below(culprit.path, one.path)]
             path, type_name = (handles[0].path, handles[0].type_name) if handles else (culprit.path, culprit.type_name)
-            text = f"{path} cannot be sent to a worker{how}: it is a {type_name}\n  {culprit.reason}"
+            text = f"{path} cannot be sent to a worker{how}: its type is {type_name}\n  {culprit.reason}"
             if culprit.between_processes:
                 cure = (
                     f"help: {path} is shared between processes: create it with multiprocessing.get_context('spawn'), or pass "

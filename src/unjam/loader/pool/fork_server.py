@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import functools
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from unjam.loader.transport.channel import Channel, ChannelClosed, Frame, pair
 from unjam.loader.worker import server
 from unjam.loader.worker.forker import Fork, Forked, NotForked
 from unjam.loader.worker.thread_limits import thread_environment
-from unjam.system.owned_fd import OwnedFd
+from unjam.system.owned_fd import OwnedFd, readable
 
 T = TypeVar("T")
 
@@ -89,9 +88,7 @@ class ForkServerProcess:
     def _read_exit_code(self, seconds: float) -> None:
         if self._status_fd is None or self._exitcode is not None:
             return
-        poller = select.poll()
-        poller.register(self._status_fd, select.POLLIN)
-        if not poller.poll(max(0, int(seconds * 1000))):
+        if not readable(self._status_fd, seconds):
             return
         text = os.read(self._status_fd, 64)
         # an empty read means that the server died, and the kernel killed its workers

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unjam.errors import CannotStartError
-from unjam.loader.pool import fork_server, open_pools
+from unjam.loader.pool import fork_server, pool_registry
 from unjam.loader.pool.fork_server import ForkClient, ForkServerProcess
 from unjam.loader.transport.channel import pair
 from unjam.loader.worker import main, parent_death
@@ -105,5 +105,5 @@ def _enter(
         parent_death.die_with(parent)
     if mine is not None:
         mine.close()
-        open_pools.forget_all()
+        pool_registry.forget_all()
     main.run(theirs, worker_input)

@@ -3,7 +3,7 @@
 NOTE [ Start method ]
 
 Without `multiprocessing_context` ("auto") workers come from unjam's fork server and get the dataset
-by value, so that no thread or lock of the training process is copied. Only if something cannot be
+by value, so that no thread or lock of the training process is copied. If something cannot be
 sent, we fork them from the training process, as torch does. We warn once what it is, what the
 present risk is and how to remove it. If a freeze follows, it is explained like any other. If a
 second copy of the dataset would not fit into memory, we fork only if the audit finds that safe.
@@ -25,12 +25,12 @@ from unjam.loader.pool import fork_server
 from unjam.loader.pool.cannot_ship import cannot_ship
 from unjam.loader.pool.fork_server import ForkClient
 from unjam.loader.pool.launcher import ContextLauncher, ServerLauncher
-from unjam.loader.pool.open_pools import close_all
+from unjam.loader.pool.pool_registry import close_all
 from unjam.loader.pool.pool_request import PayloadCache, PoolRequest
 from unjam.loader.pool.process_pool import ProcessPool
 from unjam.loader.pool.shared_handles import SharedHandle, shared_handles
 from unjam.loader.pool.templates import TemplateCache, TemplateProcess
-from unjam.loader.pool.worker_handle import SetupMessage
+from unjam.loader.pool.worker_handle import SetupMessages
 from unjam.loader.pool_spec import PoolSpec
 from unjam.loader.ship import shipping
 from unjam.loader.ship.process_state import ProcessState, tracker_fd
@@ -81,11 +81,11 @@ def open_pool(request: PoolRequest) -> ProcessPool:
     _warn_of_handles(connections)
     if method is None:
         return open_shipped(request.specs, cache, worker_input)
-    setup = SetupMessage(ProcessState(), cache.payload, tracker_fd(), from_fork_server=False)
+    setup = SetupMessages(ProcessState(), cache.payload, tracker_fd(), from_fork_server=False)
     return ProcessPool(ContextLauncher(context, None), request.specs, setup, cache.reports)
 
 
-def open_another_pool(request: PoolRequest, error: BaseException) -> ProcessPool:
+def open_fallback_pool(request: PoolRequest, error: BaseException) -> ProcessPool:
     """A worker could not rebuild its input: return a forked pool, or raise naming the culprit."""
     context = request.context
     problem = cannot_ship(request.worker_input, error, None if context is None else context.get_start_method())
@@ -123,12 +123,12 @@ def open_shipped(
     if template is None:
         if worker_input is not None and cache.templates.has_containers:
             cache.payload = shipping.ship(worker_input, cache.payload, with_state=True)
-        setup = SetupMessage(ProcessState(), cache.payload, tracker_fd(), from_fork_server=True)
+        setup = SetupMessages(ProcessState(), cache.payload, tracker_fd(), from_fork_server=True)
         return kind(ServerLauncher(), specs, setup, cache.reports)
     payload = cache.payload
     launcher = ServerLauncher(_RenewableTemplate(cache.templates, template, payload, specs[0].threads))
     has_input = template.whole is not None
-    setup = SetupMessage(ProcessState(), None if has_input else payload, None, from_fork_server=True)
+    setup = SetupMessages(ProcessState(), None if has_input else payload, None, from_fork_server=True)
     return kind(launcher, specs, setup, cache.reports)
 
 
@@ -181,7 +181,7 @@ def _forking(request: PoolRequest) -> ProcessPool:
     launcher = ContextLauncher(request.context or multiprocessing.get_context("fork"), request.worker_input)
     # such a worker has the user's `__main__`
     specs = [dataclasses.replace(spec, by_value=False) for spec in request.specs]
-    setup = SetupMessage(None, None, None, from_fork_server=False)
+    setup = SetupMessages(None, None, None, from_fork_server=False)
     return ProcessPool(launcher, specs, setup, request.cache.reports)
 
 

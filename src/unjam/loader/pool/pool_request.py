@@ -68,7 +68,7 @@ class PoolOpener(Protocol):
     def open_pool(self, request: PoolRequest) -> Pool:
         """Return a pool; no worker has started yet."""
 
-    def open_another_pool(self, request: PoolRequest, error: BaseException) -> Pool:
+    def open_fallback_pool(self, request: PoolRequest, error: BaseException) -> Pool:
         """A worker could not rebuild its input: return a pool that can, or raise the error that says why."""
 
     def most_workers(self, spec: PoolSpec) -> int | None:

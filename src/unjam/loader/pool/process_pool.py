@@ -33,11 +33,11 @@ from unjam.errors import CannotStartError
 from unjam.loader.engine.actions import Reason
 from unjam.loader.pool.fork_server import ForkServerProcess
 from unjam.loader.pool.launcher import Launcher
-from unjam.loader.pool.open_pools import open_pools
+from unjam.loader.pool.pool_registry import living
 from unjam.loader.pool.protocol import Pool, PoolEvent, WorkerExit
 from unjam.loader.pool.worker_exits import OomKillCounter, death_of, exit_of, wait_for_exits
 from unjam.loader.pool.worker_handle import (
-    SetupMessage,
+    SetupMessages,
     WorkerHandle,
     post,
     sample_stack,
@@ -52,7 +52,7 @@ from unjam.loader.transport.status_page import Heartbeat, Stage, StatusPage
 from unjam.loader.worker import main, messages
 from unjam.loader.worker.progress import WorkerPosition
 from unjam.loader.worker.spec import WorkerSpec
-from unjam.system.memory import Mapping as MemoryMapping
+from unjam.system.memory import MemoryMapping
 from unjam.system.owned_fd import OwnedFd
 from unjam.system.waiting import Waiting
 
@@ -61,7 +61,7 @@ class ProcessPool(Pool):
     """Worker processes. Each has its own channel, and two workers share nothing."""
 
     def __init__(
-        self, launcher: Launcher, specs: list[WorkerSpec], setup: SetupMessage, reports: WorkerReports
+        self, launcher: Launcher, specs: list[WorkerSpec], setup: SetupMessages, reports: WorkerReports
     ) -> None:
         self._launcher = launcher
         self._specs = specs
@@ -72,7 +72,7 @@ class ProcessPool(Pool):
         self._poller = select.poll()
         self._waker: int | None = None
         self._exits: dict[int, WorkerExit] = {}
-        self._memory = OomKillCounter()
+        self._oom_kills = OomKillCounter()
         self.closed = False
         # Events that the driver has not taken yet. They are stored here so that an exception from a
         # signal handler loses nothing.
@@ -84,7 +84,7 @@ class ProcessPool(Pool):
         # how long it took to make this pool, in nanoseconds: sending the dataset, starting the
         # server
         self.made_in = 0
-        open_pools.add(self)
+        living.add(self)
 
     # -- the `Pool` protocol -----------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class ProcessPool(Pool):
 
     @override
     def begin_epoch(self, shared_seed: int | None, epoch: int) -> None:
-        self._memory.reset()
+        self._oom_kills.reset()
         # workers that start from now on begin with this epoch
         self._specs = [dataclasses.replace(spec, shared_seed=shared_seed, epoch=epoch) for spec in self._specs]
         for handle in self._handles.values():
@@ -129,7 +129,7 @@ class ProcessPool(Pool):
         if handle is None or handle.killed_at is not None:
             return
         handle.stop_reason = reason
-        if reason in (Reason.SILENT, Reason.SUSPENDED, Reason.FORGOTTEN):
+        if reason in (Reason.OVERDUE, Reason.SUSPENDED, Reason.FORGOTTEN, Reason.MOVED):
             handle.process.kill()
             handle.killed_at = time.monotonic()
         else:
@@ -357,7 +357,7 @@ class ProcessPool(Pool):
             pass
         # A signal handler may raise at any point. As long as the sentinel is polled, the rest is done in the next `wait`.
         if handle.death is None:
-            last_exit = self._exits[handle.number] = exit_of(handle, self._memory.killed(handle))
+            last_exit = self._exits[handle.number] = exit_of(handle, self._oom_kills.killed(handle))
             handle.death = death_of(handle, last_exit)
         if self._handles.get(handle.number) is handle:
             if id(handle.death) not in map(id, self.arrivals):

@@ -22,8 +22,8 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from unjam.errors import type_name
 from unjam.loader.ship.reachable_modules import file_of, nested_codes
-from unjam.loader.worker.exceptions import type_name
 from unjam.loader.worker.spec import WorkerInput
 from unjam.shared.per_worker import PerWorker
 from unjam.system.file_owner import is_installed, is_ours

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 import weakref
@@ -21,6 +20,7 @@ from unjam.loader.transport.channel import Channel, pair
 from unjam.loader.worker import template
 from unjam.shared.share import estimate
 from unjam.system import memory
+from unjam.system.owned_fd import OwnedFd
 
 # templates per process; above this we stop the least recently used ones that have no workers
 MAX_TEMPLATES = 8
@@ -190,7 +190,7 @@ class TemplateCache:
         if payload.manifest.stream[1] < LARGE_STREAM:
             return False
         if payload.runs:
-            self.reason = f"rebuilding it runs the program's own {payload.runs}, which every worker must do itself"
+            self.reason = f"rebuilding it runs the program's own {payload.runs}, which must run in each worker"
         else:
             self.reason = self._unfit.get("input", "") or self._unfit.get("modules", "")
         return not self.reason
@@ -202,23 +202,21 @@ class TemplateCache:
         tracker = tracker_fd()
         fds: list[int] = []
         places: tuple[tuple[int, int], ...] = ()
-        with contextlib.ExitStack() as stack:
-            if self._containers:
-                fd, places = self._written()
-                stack.callback(os.close, fd)
-                fds.append(fd)
-            fds += [tracker] if tracker is not None else []
-            fds += [payload.fd, *(payload.extra_fds if whole else ())]
-            request = template.Rebuild(
-                ProcessState(), payload.manifest, places, modules, whole, tracker is not None, threads
-            )
-            rebuilt = made.request(request, fds)
+        if self._containers:
+            fd, places = self._written()
+            fds.append(fd)
+        fds += [tracker] if tracker is not None else []
+        fds += [payload.fd, *(payload.extra_fds if whole else ())]
+        request = template.Rebuild(
+            ProcessState(), payload.manifest, places, modules, whole, tracker is not None, threads
+        )
+        rebuilt = made.request(request, fds)
         self.imported = dict.fromkeys(rebuilt.imported)
         made.imported.update(rebuilt.imported)
         made.containers, made.whole = list(self._containers), payload if whole else None
         return rebuilt.unfit
 
-    def _written(self) -> tuple[int, tuple[tuple[int, int], ...]]:
+    def _written(self) -> tuple[OwnedFd, tuple[tuple[int, int], ...]]:
         """Write the containers' streams into shared memory; return it and each stream's place."""
         streams = []
         for number, one in enumerate(self._containers):
@@ -234,7 +232,7 @@ class TemplateCache:
         for stream in streams:
             places.append((at, len(stream)))
             at += len(stream)
-        fd = memory.create(max(at, 1), "containers")
+        fd = OwnedFd(memory.create(max(at, 1), "containers"))
         for stream in streams:
             view = memoryview(stream)
             while view:

@@ -70,7 +70,7 @@ def death_of(handle: WorkerHandle, ending: WorkerExit) -> ev.Death:
     """Return a worker's exit as an event for the engine."""
     cause = ev.Cause.MEMORY if ending.memory else ev.Cause.UNKNOWN
     if handle.killed_at is not None:
-        cause = ev.Cause.SILENT if handle.stop_reason is Reason.SILENT else ev.Cause.STOPPED
+        cause = ev.Cause.OVERDUE if handle.stop_reason is Reason.OVERDUE else ev.Cause.STOPPED
     return ev.Death(handle.number, *sample_of(ending.heartbeat), cause, prepared=handle.prepared)
 
 

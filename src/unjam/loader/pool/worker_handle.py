@@ -20,7 +20,7 @@ from unjam.loader.transport.status_page import Stage, StatusPage
 from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker import main, messages
 from unjam.loader.worker.spec import WorkerSpec
-from unjam.system.memory import Mapping
+from unjam.system.memory import MemoryMapping
 from unjam.system.owned_fd import OwnedFd
 
 
@@ -32,7 +32,7 @@ class WorkerHandle:
     process: Any
     channel: Channel
     page: StatusPage
-    stacks: Mapping
+    stacks: MemoryMapping
     leases: Leases
     sentinel: int
     said_goodbye: bool = False
@@ -82,7 +82,7 @@ def sample_stack(handle: WorkerHandle) -> tuple[Stage, str] | None:
     return heartbeat.stage, _request_stack(handle, PROFILE_STACK, 0.001)
 
 
-class SetupMessage:
+class SetupMessages:
     """Makes the first frame for each worker of a pool."""
 
     def __init__(self, process_state: Any, payload: Any, tracker: int | None, *, from_fork_server: bool) -> None:

@@ -39,10 +39,8 @@ def event_of(worker: Any, frame: Frame, reports: WorkerReports) -> PoolEvent | N
         case messages.Ready(at, initialised):
             worker.prepared, worker.ready_at = True, at - initialised
             return ev.Ready(worker.number)
-        case messages.Goodbye():
-            worker.said_goodbye = True
-        case messages.Skipped(samples, seconds):
-            reports.skipped(samples, seconds)
+        case messages.Reread(samples, seconds):
+            reports.reread(samples, seconds)
         case messages.Imported():
             reports.imported |= dict.fromkeys(bytes(frame.data).decode().split("\n"))
         case messages.WarnOnce():
@@ -61,12 +59,15 @@ def local_event_of(handle: WorkerHandle, frame: Frame, reports: WorkerReports) -
             filling = packed.filling
             if filling is not None and filling.slot in handle.unmapped:
                 handle.without_memory[filling.slot, filling.generation] = packed
-                post(handle, messages.Carry(filling.slot, filling.generation))
+                post(handle, messages.SendSlotBytes(filling.slot, filling.generation))
                 return None
             packed.data = frame.data
             return received(handle, packed)
-        case messages.Carried(slot, generation):
+        case messages.SlotBytes(slot, generation):
             return received(handle, handle.without_memory.pop((slot, generation)).without_slot(frame.data))
+        case messages.Goodbye():
+            handle.said_goodbye = True
+            return None
         case messages.NewSlot(slot, size):
             try:
                 if frame.fds_lost:

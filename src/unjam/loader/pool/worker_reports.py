@@ -11,7 +11,7 @@ from unjam.deadlines import STALL_CHECK
 from unjam.loader.pool.batch_result import BatchReport
 from unjam.statistics import NodeShare
 from unjam.system.logs import log
-from unjam.units import duration
+from unjam.units import count, duration
 
 # the training waits at least this share of the time, and local workers would be at least this many times as fast
 WAITS, FASTER = 0.3, 1.2
@@ -23,13 +23,13 @@ class WorkerReports:
     """Reports of the workers.
 
     `imported`: installed modules that workers had to import, in their order. `said`: the kinds of
-    warnings that were already logged. `skipped_samples`, `skipped_seconds`: see `skipped`.
+    warnings that were already logged. `reread_samples`, `reread_seconds`: see `reread`.
     """
 
     imported: dict[str, None] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
-    skipped_samples: int = 0
-    skipped_seconds: float = 0.0
+    reread_samples: int = 0
+    reread_seconds: float = 0.0
     # by node of a cluster, what came from there; and for how long batches came from nodes, in seconds
     nodes: dict[str, NodeShare] = field(default_factory=dict)
     arriving_seconds: float = 0.0
@@ -52,13 +52,12 @@ class WorkerReports:
         """Note how many workers a node has."""
         self.nodes[node] = replace(self.nodes.get(node, NodeShare()), workers=workers)
 
-    def skipped(self, samples: int, seconds: float) -> None:
+    def reread(self, samples: int, seconds: float) -> None:
         """Count samples of a stream that were read again only to reach its position."""
-        self.skipped_samples += samples
-        self.skipped_seconds += seconds
-        count = "1 sample" if samples == 1 else f"{samples:,} samples"
+        self.reread_samples += samples
+        self.reread_seconds += seconds
         self.warn_once(
-            f"a stream without state_dict() was read again to resume: {count} in {duration(seconds)}; "
+            f"a stream without state_dict() was read again to resume: {count(samples, 'sample')} in {duration(seconds)}; "
             "give the dataset state_dict() and load_state_dict() to avoid that"
         )
 

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from unjam.loader.ship.immortal import known_layout, read_words
+from unjam.shared.plain import NotPlain, PlainPickler
 from unjam.shared.share import locations
 from unjam.system.memory import same_bytes
 
@@ -45,17 +46,6 @@ _VERSION_AT = 24
 def supported() -> bool:
     """Return whether dicts of this interpreter have versions that we can read."""
     return sys.version_info < (3, 14) and known_layout() and _versions_change()
-
-
-class _NotPlain(Exception):
-    pass
-
-
-class _ContainerPickler(pickle.Pickler):
-    """Pickles only values of built-in types."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        raise _NotPlain(type(obj).__qualname__)
 
 
 @dataclass(slots=True, eq=False)
@@ -114,9 +104,9 @@ def snapshot(container: Any) -> tuple[LargeContainer, bytes] | None:
     """Return the container as a `LargeContainer` with its stream; None if it is not suitable."""
     file = io.BytesIO()
     try:
-        # Protocol 4 has no opcode for bytearrays, so they raise _NotPlain: they have no version.
-        _ContainerPickler(file, 4).dump(container)
-    except (_NotPlain, RecursionError, pickle.PicklingError, TypeError, ValueError):
+        # Protocol 4 has no opcode for bytearrays, so they raise NotPlain: they have no version.
+        PlainPickler(file, 4).dump(container)
+    except (NotPlain, RecursionError, pickle.PicklingError, TypeError, ValueError):
         return None
     large = LargeContainer(container)
     level: list[Any] = [container]

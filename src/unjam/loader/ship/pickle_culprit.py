@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from unjam.errors import type_name
 from unjam.loader.ship.reachable_modules import MAIN, nested_codes
 from unjam.loader.ship.shared_maps import SharedMaps
 from unjam.system import object_graph
@@ -69,7 +70,7 @@ def find_culprit(
     shared = False
     with contextlib.suppress(Exception):  # some objects raise on any access
         shared = _is_between_processes(found)
-    return Culprit(path, _type_name(found), reason, shared)
+    return Culprit(path, type_name(type(found)), reason, shared)
 
 
 def _is_between_processes(obj: Any) -> bool:
@@ -91,11 +92,6 @@ def _why(part: object, attempt: Callable[[object], None]) -> str | None:
     except Exception as error:  # noqa: BLE001 - the user's pickling code may raise anything
         return f"{type(error).__name__}: {error}" if type(error).__name__ != "CannotPickle" else str(error)
     return None
-
-
-def _type_name(obj: object) -> str:
-    kind = type(obj)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _safe_parts(obj: Any) -> Iterator[tuple[str, object]]:

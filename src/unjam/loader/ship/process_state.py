@@ -190,13 +190,13 @@ class ProcessState:
         """Return the part of the state that may leave this machine: no environment, which has secrets, and no key."""
         return replace(self, environ={}, authkey=b"")
 
-    def settle(self, worker: int, *, from_fork_server: bool) -> None:
+    def apply_to_worker(self, worker: int, *, from_fork_server: bool) -> None:
         """Apply the state to a worker. `from_fork_server`: multiprocessing did not start it."""
         if from_fork_server:
             _become_child(worker, self)
-        self.settle_program(f"worker {worker}")
+        self.apply_to_program(f"worker {worker}")
 
-    def settle_program(self, who: str = "the template") -> None:
+    def apply_to_program(self, who: str = "the template") -> None:
         """Apply the state that the program's code can see. May be called again with a newer state."""
         os.environ.clear()
         os.environ.update(self.environ)

@@ -63,7 +63,7 @@ class Payload:
 
     fd: OwnedFd
     manifest: Manifest
-    mapping: memory.Mapping
+    mapping: memory.MemoryMapping
     extra_fds: list[OwnedFd] = field(default_factory=list)
     # installed modules that a worker will need; the program's own modules that rebuilding imports
     modules: frozenset[str] = frozenset()
@@ -77,7 +77,7 @@ class Payload:
     def received(cls, content: Any, manifest: Manifest) -> Payload:
         """Return a payload whose bytes came from another process."""
         fd = OwnedFd(create(max(manifest.size, 1), "payload"))
-        mapping = memory.Mapping(fd, max(manifest.size, 1))
+        mapping = memory.MemoryMapping(fd, max(manifest.size, 1))
         mapping.view()[: manifest.size] = memoryview(content)[: manifest.size]
         return cls(fd, manifest, mapping)
 
@@ -122,7 +122,7 @@ def ship(
     if within is not None and manifest.size > within:
         raise TooLarge(manifest.size)
     fd = OwnedFd(create(max(manifest.size, 1), "payload"))
-    mapping = memory.Mapping(fd, max(manifest.size, 1))
+    mapping = memory.MemoryMapping(fd, max(manifest.size, 1))
     content = mapping.view()
     for (start, length), view in _places(manifest, dumped):
         content[start : start + length] = view
@@ -177,7 +177,7 @@ class Content:
 
     def __init__(self, fd: int, manifest: Manifest) -> None:
         self._manifest = manifest
-        self._content = memory.Mapping(fd, max(manifest.size, 1), private=True).view()
+        self._content = memory.MemoryMapping(fd, max(manifest.size, 1), private=True).view()
         self._views = []
         for at, nbytes, readonly in manifest.buffers:
             view = self._content[at : at + nbytes]

@@ -152,11 +152,9 @@ class Channel:
         """Whether bytes still wait to be sent."""
         return bool(self._outbox)
 
-    def deliver(
-        self, message: object, within: Deadline, data: bytes | memoryview = b"", fds: Sequence[int] = ()
-    ) -> None:
+    def deliver(self, message: object, within: Deadline, fds: Sequence[int] = ()) -> None:
         """Send a whole message; raise `ChannelClosed` if it is not read in time."""
-        self.post(message, data, fds)
+        self.post(message, fds=fds)
         until = time.monotonic() + within.seconds
         while not self.flush():
             if not self.poll(until - time.monotonic(), write=True) and time.monotonic() >= until:

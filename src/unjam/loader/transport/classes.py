@@ -35,8 +35,11 @@ def known(number: str) -> type:
     return kind
 
 
-class _ToParentPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
+class ToParentPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
+    """Pickles by value, except the classes that came from the parent."""
+
     def reducer_override(self, obj: Any) -> Any:
+        """Return how to rebuild an object."""
         reduced = by_number(obj) if isinstance(obj, type) else NotImplemented
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
@@ -44,5 +47,5 @@ class _ToParentPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle
 def dumps(obj: object) -> bytes:
     """Pickle an object by value, to send it back to the parent."""
     file = io.BytesIO()
-    _ToParentPickler(file, pickle.HIGHEST_PROTOCOL).dump(obj)
+    ToParentPickler(file, pickle.HIGHEST_PROTOCOL).dump(obj)
     return file.getvalue()

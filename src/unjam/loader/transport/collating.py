@@ -30,7 +30,7 @@ def install(arena: Arena, *, strict: bool) -> Callable[[Any], Any]:
     """
     table = private.default_collate_fn_map
     if table.get(torch.Tensor) is not private.collate_tensor_fn:
-        return private.default_collate  # type: ignore[no-any-return] # the user has replaced it
+        return private.default_collate  # the user has replaced it
 
     def stack(batch: Any, *, collate_fn_map: Any = None) -> Any:
         if strict:
@@ -127,7 +127,7 @@ def _collate_sequences(batch: Any, *, collate_fn_map: Any = None) -> Any:
     if not all(issubclass(kind, (list, tuple)) for kind in set(map(type, batch))) or set(map(len, batch)) != {
         len(first)
     }:
-        raise RuntimeError("sequences of different lengths, or other things among sequences, in one batch")
+        raise RuntimeError("sequences of different lengths, or sequences mixed with other types, in one batch")
     return [private.collate(parts, collate_fn_map=collate_fn_map) for parts in zip(*batch, strict=True)]
 
 

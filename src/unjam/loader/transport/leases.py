@@ -8,7 +8,7 @@ import weakref
 from typing import Any
 
 from unjam.loader.transport.status_page import StatusPage
-from unjam.system.memory import Mapping
+from unjam.system.memory import MemoryMapping
 
 POISON_VARIABLE = "UNJAM_POISON"
 POISON = 0xDB
@@ -19,14 +19,14 @@ class Leases:
 
     def __init__(self, page: StatusPage) -> None:
         self._page = page
-        self._mappings: dict[int, Mapping] = {}
+        self._mappings: dict[int, MemoryMapping] = {}
         self._live: dict[tuple[int, int], weakref.ref[Any]] = {}
         self._poison = bool(os.environ.get(POISON_VARIABLE))
         self._owner_pid = os.getpid()
 
     def add(self, slot: int, size: int, fd: int) -> None:
         """Map a slot that a worker made."""
-        self._mappings[slot] = Mapping(fd, size)
+        self._mappings[slot] = MemoryMapping(fd, size)
 
     def retire(self, slot: int) -> None:
         """Forget a slot that the worker will not use again; batches in it keep it mapped."""
@@ -40,12 +40,13 @@ class Leases:
     @property
     def held_bytes(self) -> int:
         """The total size of the slots that hold the consumer's batches."""
-        return sum(self._mappings[slot].size for slot, _ in list(self._live) if slot in self._mappings)
+        mappings = dict(self._mappings)  # another thread may read this
+        return sum(mappings[slot].size for slot, _ in list(self._live) if slot in mappings)
 
     @property
     def mapped_bytes(self) -> int:
         """The total size of all mapped slots."""
-        return sum(mapping.size for mapping in self._mappings.values())
+        return sum(mapping.size for mapping in list(self._mappings.values()))
 
     def borrow(self, slot: int, generation: int) -> Any:
         """Return the owner of a filling; the slot is free when the last reference to it is gone."""
@@ -65,7 +66,7 @@ class Leases:
         live[key] = weakref.ref(owner, give_back)
         return owner
 
-    def mapping(self, slot: int) -> Mapping | None:
+    def mapping(self, slot: int) -> MemoryMapping | None:
         """The memory of a slot."""
         return self._mappings.get(slot)
 

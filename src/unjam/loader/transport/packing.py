@@ -19,7 +19,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
 import torch
 from torch.multiprocessing import reductions
 
@@ -80,7 +79,7 @@ class Packer:
             stream_at = (arena.write(memoryview(stream)), len(stream))
             stream = b""
         if arena.used <= LARGEST_INLINE or not arena.shareable:
-            return PackedBatch(stream, stream_at, tuple(buffers), None, data=arena.lift())
+            return PackedBatch(stream, stream_at, tuple(buffers), None, data=arena.take_bytes())
         return PackedBatch(stream, stream_at, tuple(buffers), arena.finish())
 
 
@@ -214,15 +213,13 @@ def _found_by_name(obj: Any) -> bool:
     return found is obj
 
 
-class _ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
+class _ByValuePickler(classes.ToParentPickler):
     def __init__(self, file: io.BytesIO, keep: Callable[[pickle.PickleBuffer], bool], sink: _Sink) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=keep)
         self._sink = sink
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = _reduce(self._sink, obj)
-        if reduced is NotImplemented and isinstance(obj, type):
-            reduced = classes.by_number(obj)
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
 

@@ -14,7 +14,7 @@ import torch
 
 from unjam.loader.transport.channel import ChannelClosed
 from unjam.loader.transport.status_page import MOST_SLOTS, StatusPage
-from unjam.system.memory import Mapping, PrivateMemory, create
+from unjam.system.memory import MemoryMapping, PrivateMemory, create
 
 ALIGNMENT = 64
 SMALLEST_SLOT = 1 << 20
@@ -30,13 +30,13 @@ class Slot:
     """
 
     number: int
-    memory: Mapping | PrivateMemory
+    memory: MemoryMapping | PrivateMemory
     alias: weakref.ref[Any] | None = None
 
     @property
     def shared(self) -> bool:
         """Whether the parent can see this memory."""
-        return isinstance(self.memory, Mapping)
+        return isinstance(self.memory, MemoryMapping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Arena:
         memoryview(self._owner).cast("B")[offset : offset + data.nbytes] = data
         return offset
 
-    def lift(self) -> bytes:
+    def take_bytes(self) -> bytes:
         """Return the filling's bytes, to send through the channel; the slot stays free."""
         data = b"" if self._current is None else bytes(memoryview(self._owner).cast("B")[: self.used])
         self.discard()
@@ -214,7 +214,7 @@ class Arena:
                 raise OSError("no more slot numbers")
             fd = create(size, "slot")
             try:
-                memory = Mapping(fd, size)
+                memory = MemoryMapping(fd, size)
                 self._announce(number, size, fd)
             finally:
                 os.close(fd)

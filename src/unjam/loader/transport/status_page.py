@@ -11,7 +11,7 @@ import enum
 import time
 from dataclasses import dataclass
 
-from unjam.system.memory import Mapping
+from unjam.system.memory import MemoryMapping
 
 PAGE_BYTES = 4096
 _SLOTS_AT = 64
@@ -67,7 +67,7 @@ class StatusPage:
     __slots__ = ("words",)
 
     def __init__(self, fd: int) -> None:
-        self.words = Mapping(fd, PAGE_BYTES).view().cast("q")
+        self.words = MemoryMapping(fd, PAGE_BYTES).view().cast("q")
 
     # -- heartbeat: the worker writes, the parent reads --------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from unjam.errors import CannotCollateError, short
-from unjam.loader.worker.exceptions import ExceptionRecord, type_name
+from unjam.errors import CannotCollateError, short, type_name
+from unjam.loader.worker.exceptions import ExceptionRecord
 from unjam.loader.worker.job import BatchJob
 
 

@@ -15,7 +15,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from unjam.errors import words_of
+from unjam.errors import type_name, words_of
 from unjam.loader.transport import classes
 
 # key in an exception's __dict__: the notes that unjam added
@@ -106,11 +106,6 @@ def _copy_of(error: BaseException) -> BaseException:
                     vars(other)["__notes__"] = list(vars(error)["__notes__"])
                 return other
     return RemoteError(f"{type_name(type(error))}: {words_of(error)}")
-
-
-def type_name(kind: type) -> str:
-    """Return the full name of a class; for a built-in one, the short name."""
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def record(error: BaseException, notes: tuple[str, ...], *, by_value: bool) -> ExceptionRecord:

@@ -40,7 +40,7 @@ class Fetcher(ABC):
     """
 
     # samples that were read again to reach the stream's position, and the seconds that took
-    skipped, skipping = 0, 0.0
+    reread_samples, reread_seconds = 0, 0.0
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class Fetcher(ABC):
         tolerant: Callable[[Any], Any] | None,
     ) -> None:
         failures = FailurePolicy(spec, dataset, context)
-        self.samples = SampleRecovery(failures)
-        self.batches = BatchRecovery(failures, self.samples, tolerant=tolerant)
+        self.sample_recovery = SampleRecovery(failures)
+        self.batch_recovery = BatchRecovery(failures, self.sample_recovery, tolerant=tolerant)
         self._only_raises = failures.only_raises
         self._context = context
         self._collate = collate
@@ -86,7 +86,7 @@ class Fetcher(ABC):
         try:
             batch = self._collate(data)
         except BaseException as error:  # noqa: BLE001 - user code; the policy decides
-            batch = self.batches.cannot_collate(job, data, error, self._collate)
+            batch = self.batch_recovery.cannot_collate(job, data, error, self._collate)
         job.samples = len(data)
         return batch
 
@@ -107,7 +107,7 @@ class Fetcher(ABC):
         try:
             return self._collate(data)
         except BaseException as error:  # noqa: BLE001 - as above
-            self.batches.fail_batch(job, "collate", error)
+            self.batch_recovery.fail_batch(job, "collate", error)
             raise Emptied from None
 
 
@@ -123,7 +123,7 @@ class MapFetcher(Fetcher):
             random_state.restore(spec.start_at.random)
         self._dataset = dataset if self._seeds is None else _Seeding(dataset, self._seeds)
         if self._seeds is not None:
-            self.batches.load = self._dataset.__getitem__
+            self.batch_recovery.load = self._dataset.__getitem__
         self._tracker = PositionTracker(dataset, None, every=spec.snapshot_every, random=spec.reports_generators)
         # Nothing watches inline loading: fast samples need no heartbeat each.
         self._times_batches = spec.inline
@@ -167,7 +167,7 @@ class MapFetcher(Fetcher):
             for position, one in places:  # noqa: B007 - used when it fails
                 data.append(dataset[one])
         except BaseException as error:  # noqa: BLE001 - user code; the policy decides
-            self.samples.sample(job, position, one, error, data, self._load)
+            self.sample_recovery.recover_sample(job, position, one, error, data, self._load)
             return places
         return None
 
@@ -191,7 +191,7 @@ class MapFetcher(Fetcher):
                 raise
             except BaseException as error:  # noqa: BLE001 - user code; the policy decides
                 failed_at = clock()
-                self.samples.sample(job, position, one, error, data, self._load)
+                self.sample_recovery.recover_sample(job, position, one, error, data, self._load)
                 if stamps:
                     stamps[-1] += clock() - failed_at  # recovery time does not count as the sample's time
             else:
@@ -211,7 +211,7 @@ class MapFetcher(Fetcher):
         except BaseException as error:  # noqa: BLE001 - as above
             # If we only raise, do not run user code a second time.
             if not self._indexable or self._only_raises:
-                self.batches.cannot_load(job, error)
+                self.batch_recovery.cannot_load(job, error)
                 raise Emptied from None
             # Load the samples one by one to find the one that fails; the policy handles it.
             job.stamps.clear()
@@ -219,8 +219,8 @@ class MapFetcher(Fetcher):
             try:
                 self._load_samples(job, enumerate(job.index), data)
             except RaiseFailure:
-                self.batches.raise_for_sample(job, error)
-            self.batches.handle_joint_failure(job, error)
+                self.batch_recovery.raise_for_sample(job, error)
+            self.batch_recovery.handle_joint_failure(job, error)
         return data
 
 
@@ -289,19 +289,19 @@ class IterableFetcher(Fetcher):
         """Read samples again, up to where the stream was."""
         words, begun, sample, failed = self._context.words, time.monotonic(), None, 0
         first = position.yielded - count
-        while self.skipped < count:
+        while self.reread_samples < count:
             words[SINCE] = time.monotonic_ns()
             if words[STOP]:
                 raise Interrupted
             if self._seeds is not None:
-                self._seeds.seed_stream(self._worker, first + self.skipped)
+                self._seeds.seed_stream(self._worker, first + self.reread_samples)
             try:
                 sample = next(self._iterator)
-                self.skipped += 1
+                self.reread_samples += 1
                 failed = 0
             except StopIteration:
                 raise CannotResumeError(
-                    f"the stream is shorter than before: it ended after {first + self.skipped} of {position.yielded} samples"
+                    f"the stream is shorter than before: it ended after {first + self.reread_samples} of {position.yielded} samples"
                 ) from None
             except Exception as error:  # it failed before as well and did not count
                 failed += 1
@@ -309,7 +309,7 @@ class IterableFetcher(Fetcher):
                     raise CannotResumeError(
                         f"the stream failed {failed} times in a row when it was read again"
                     ) from error
-        self.skipping = time.monotonic() - begun
+        self.reread_seconds = time.monotonic() - begun
         check_repeats(sample, position)
 
     @override
@@ -345,7 +345,9 @@ class IterableFetcher(Fetcher):
                 break
             except BaseException as error:  # noqa: BLE001 - user code; the policy decides
                 count = len(data)
-                self._ended = self.samples.stream(job, self._yielded + count, error, data, self._iterator)
+                self._ended = self.sample_recovery.recover_stream(
+                    job, self._yielded + count, error, data, self._iterator
+                )
                 self._just_failed = len(data) == count  # nothing took its place
                 if self._ended:
                     break

@@ -32,13 +32,13 @@ from unjam.loader.transport import classes, collating
 from unjam.loader.transport.channel import Channel, ChannelClosed, Frame
 from unjam.loader.transport.packing import Packer
 from unjam.loader.transport.slots import Arena
-from unjam.loader.transport.status_page import ARMED, Stage, StatusPage
+from unjam.loader.transport.status_page import ARMED, PAGE_BYTES, Stage, StatusPage
 from unjam.loader.worker import messages, thread_limits
 from unjam.loader.worker.exceptions import record
 from unjam.loader.worker.failure_policy import RecoveryContext
 from unjam.loader.worker.fetching import Fetcher, make_fetcher
 from unjam.loader.worker.job import BatchJob, Emptied, Interrupted, IterableEnded, RaiseFailure, SampleFailure
-from unjam.loader.worker.sample_random import seed_batch
+from unjam.loader.worker.sample_random import seed_generators
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec
 from unjam.loader.worker.transforms import Transforms
 from unjam.system import memory
@@ -111,7 +111,7 @@ class Worker(RecoveryContext):
             if setup.has_tracker:
                 use_tracker(fds.pop(1))
             if setup.process_state is not None:
-                setup.process_state.settle(self._spec.worker, from_fork_server=setup.from_fork_server)
+                setup.process_state.apply_to_worker(self._spec.worker, from_fork_server=setup.from_fork_server)
             # A worker forked from a template inherits nothing from the training process.
             self._set_up_process(
                 from_fork_server=setup.from_fork_server, forked=worker_input is not None and not setup.from_fork_server
@@ -164,8 +164,8 @@ class Worker(RecoveryContext):
             roots = {"dataset": worker_input.dataset, "collate_fn": worker_input.collate_fn}
             self._transforms = Transforms(roots)
         self._fetcher = fetcher = self._new_fetcher()
-        if fetcher.skipped:
-            self._send(messages.Skipped(fetcher.skipped, fetcher.skipping))
+        if fetcher.reread_samples:
+            self._send(messages.Reread(fetcher.reread_samples, fetcher.reread_seconds))
 
     def _reseed(self, shared_seed: int | None) -> None:
         worker_input = self._worker_input
@@ -193,11 +193,11 @@ class Worker(RecoveryContext):
             if isinstance(message, messages.BatchRequest):
                 if self._fetcher is not None and not self._exhausted:
                     if message.seed is not None:
-                        seed_batch(message.seed)
+                        seed_generators(message.seed)
                     self._make(_job(message, batched=self._spec.auto_collation))
             elif isinstance(message, messages.BeginEpoch):
                 self._begin_epoch(message)
-            elif isinstance(message, messages.Carry):
+            elif isinstance(message, messages.SendSlotBytes):
                 self._carry(message)
             elif isinstance(message, messages.Leave):
                 break
@@ -216,7 +216,7 @@ class Worker(RecoveryContext):
             try:
                 packed = self._packer.pack(batch)
             except BaseException as error:  # noqa: BLE001 - user-defined reductions run here
-                self._fetcher.batches.fail_batch(job, "pickle", error)
+                self._fetcher.batch_recovery.fail_batch(job, "pickle", error)
                 raise Emptied from None
         except Interrupted:
             return
@@ -291,7 +291,7 @@ class Worker(RecoveryContext):
                 case messages.PolicyAnswer(decision):
                     self._page.heartbeat(was.stage, was.batch, was.position)
                     return Decision(decision)
-                case messages.Carry() as carry:
+                case messages.SendSlotBytes() as carry:
                     self._carry(carry)
                 case messages.Leave():
                     self._backlog.append(frame)
@@ -330,9 +330,9 @@ class Worker(RecoveryContext):
         stage = "init" if batch is None else "getitem"
         return SampleFailure(-1, None, batch, worker, stage, seconds, taken, pid=os.getpid(), decision=Decision.RAISE)
 
-    def _carry(self, message: messages.Carry) -> None:
+    def _carry(self, message: messages.SendSlotBytes) -> None:
         data = self._arena.read_back(message.slot)
-        self._send(messages.Carried(message.slot, message.generation), data)
+        self._send(messages.SlotBytes(message.slot, message.generation), data)
 
     def _announce(self, slot: int, size: int, fd: int) -> None:
         self._send(messages.NewSlot(slot, size), fds=(fd,))
@@ -345,13 +345,23 @@ def _job(request: messages.BatchRequest, *, batched: bool) -> BatchJob:
 
 def warm_up() -> None:
     """Do once, in the fork server, the imports and first calls that every worker needs."""
-    WorkerSpec(0, 1, False, True, False, 0, None, 1, True).seed_everything()  # noqa: FBT003 - only to warm up
+    WorkerSpec(
+        worker=0,
+        workers=1,
+        iterable=False,
+        auto_collation=True,
+        drop_last=False,
+        base_seed=0,
+        shared_seed=None,
+        threads=1,
+        by_value=True,
+    ).seed_everything()
     collating.additions()
 
 
 def make_start_memory() -> tuple[int, int]:
     """Create a new worker's status page and the memory for its stacks; return their descriptors."""
-    page = memory.create(4096, "page")
+    page = memory.create(PAGE_BYTES, "page")
     try:
         return page, memory.create(STACKS_BYTES, "stacks")
     except BaseException:

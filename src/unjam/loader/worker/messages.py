@@ -19,7 +19,9 @@ from unjam.loader.worker.spec import WorkerSpec
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The first message. `process_state` and `manifest` are None for a worker forked from the parent.
+    """The first message.
+
+    `process_state`: None for a worker forked from the parent. `manifest`: None if the worker has its input already.
 
     Descriptors: the status page and the memory for stacks. With a manifest: the payload, then the
     parent's resource tracker if `has_tracker`, then the descriptors that the payload refers to.
@@ -86,7 +88,7 @@ class PolicyAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Carry:
+class SendSlotBytes:
     """The parent cannot map this slot: send its bytes through the channel."""
 
     slot: int
@@ -113,7 +115,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class Reread:
     """The worker read samples of its stream again to reach its position."""
 
     samples: int
@@ -134,7 +136,7 @@ class NewSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class SlotBytes:
     """The bytes of a slot that the parent could not map are the frame's data."""
 
     slot: int
@@ -199,15 +201,15 @@ MESSAGE_TYPES = (
     BatchRequest,
     BeginEpoch,
     PolicyAnswer,
-    Carry,
+    SendSlotBytes,
     Leave,
     Ready,
-    Skipped,
+    Reread,
     Imported,
     WarnOnce,
     NewSlot,
     PackedBatch,
-    Carried,
+    SlotBytes,
     BatchFailed,
     BatchEmpty,
     PolicyQuestion,

@@ -16,6 +16,7 @@ import sys
 import threading
 
 from unjam.deadlines import LIVENESS_CHECK
+from unjam.system.owned_fd import readable
 
 _PR_SET_PDEATHSIG = 1
 
@@ -56,9 +57,7 @@ class ParentWatch:
     def alive(self, milliseconds: int) -> bool:
         """Wait at most `milliseconds` for the process to end; return whether it is still alive."""
         if self.fd is not None:
-            poller = select.poll()
-            poller.register(self.fd, select.POLLIN)
-            return not poller.poll(milliseconds)
+            return not readable(self.fd, milliseconds / 1000)
         select.poll().poll(min(milliseconds, 200))
         if self._is_parent:
             return os.getppid() == self._parent

@@ -57,7 +57,7 @@ class WorkerPosition:
 
 
 def is_stateful(one: Any) -> bool:
-    """Whether an object can save its state; a neural network's is not where it stands in its data."""
+    """Whether an object can save its position; a neural network's state says nothing about its position in the data."""
     return (
         callable(getattr(one, "state_dict", None))
         and callable(getattr(one, "load_state_dict", None))

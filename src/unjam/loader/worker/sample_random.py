@@ -74,7 +74,7 @@ class SampleRandom:
         self._python.seed_later(seed)
 
 
-def seed_batch(seed: int) -> None:
+def seed_generators(seed: int) -> None:
     """Seed for one batch, so that its random numbers do not depend on which worker makes it."""
     random.seed(seed)
     torch.default_generator.manual_seed(seed)

@@ -27,7 +27,7 @@ class SampleRecovery:
 
     # -- one sample --------------------------------------------------------------------------------------------------
 
-    def sample(
+    def recover_sample(
         self,
         job: BatchJob,
         position: int,
@@ -92,7 +92,7 @@ class SampleRecovery:
 
     # -- a stream ----------------------------------------------------------------------------------------------------
 
-    def stream(
+    def recover_stream(
         self, job: BatchJob, yielded: int, error: BaseException, data: list[Any], iterator: Iterator[Any]
     ) -> bool:
         """Handle a failure of an iterable; return whether it has ended."""

@@ -137,7 +137,7 @@ class Template(Forker):
             shipping.containers[:] = _containers(fds.pop(0), request.containers)
         if request.has_tracker:
             use_tracker(fds.pop(0))
-        request.process_state.settle_program()
+        request.process_state.apply_to_program()
         if request.threads is not None:
             thread_limits.cap_threads(request.threads, loaded_elsewhere=False, forked=False)
         os.environ.update(NO_THREADS)
@@ -154,7 +154,7 @@ class Template(Forker):
 
 def _containers(fd: int, places: tuple[tuple[int, int], ...]) -> list[Any]:
     """Rebuild containers from streams that hold only plain values; close their memory."""
-    content = memory.Mapping(fd, max(at + length for at, length in places) or 1, private=True).view()
+    content = memory.MemoryMapping(fd, max(at + length for at, length in places) or 1, private=True).view()
     try:
         return [pickle.loads(content[at : at + length]) for at, length in places]
     finally:

@@ -131,13 +131,10 @@ class Transforms:
         kind = type(one)
         if issubclass(kind, _PLAIN):
             return
-        if hasattr(kind, "__call__") and not _is_data(kind):  # noqa: B004 - the class: an object may fake attributes
-            if id(one) not in self.clocks and self._wrap(kind):
-                self._timed_objects.append(one)
-                self.clocks[id(one)] = TransformClock(path, kind.__name__)
-            self._walk(one, path, depth + 1)
-        elif _is_data(kind) or issubclass(kind, (list, tuple, dict)):
-            self._walk(one, path, depth + 1)
+        if id(one) not in self.clocks and self._wrap(kind):
+            self._timed_objects.append(one)
+            self.clocks[id(one)] = TransformClock(path, kind.__name__)
+        self._walk(one, path, depth + 1)
 
     def _wrap(self, kind: type) -> bool:
         if kind in _wrapped:
@@ -182,9 +179,3 @@ def _children(holder: Any) -> Iterator[tuple[str, Any]]:
         if at >= 8 and isinstance(value, _PLAIN) and not isinstance(holder, dict):
             return
         yield step[:80], value
-
-
-def _is_data(kind: type) -> bool:
-    """Return whether objects of a class yield samples, e.g. a dataset inside a dataset."""
-    container = issubclass(kind, (list, tuple, dict))
-    return hasattr(kind, "__getitem__") and not container and not hasattr(kind, "__call__")  # noqa: B004 - as above

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import tempfile
@@ -28,6 +27,7 @@ from dataclasses import asdict, dataclass, field
 from unjam.system.children import reap
 from unjam.system.isolation import landlock, redirect, refusals, renames, view
 from unjam.system.isolation.mounts import CannotIsolate
+from unjam.system.owned_fd import readable
 from unjam.system.proc_files import read_text
 
 VIEW, REFUSED, REDIRECTED, REAL = "view", "refused", "redirected", "real"
@@ -67,8 +67,8 @@ class ProgramFiles:
                 parts.append(f"the program {full_text(full)}, so an error about a full disk may come from unjam")
             return "; ".join(parts)
         if self.isolation == REAL:
-            return f"cannot isolate the program's file writes{because}: they change your files, as --watch allows"
-        redirected = f"cannot isolate the program's file writes{because}: Python's own go to a scratch folder"
+            return f"the program's file writes are not isolated{because}: they change your files, because you passed --watch"
+        redirected = f"cannot isolate the program's file writes completely{because}: writes of Python code go to a scratch folder"
         if self.isolation == REFUSED:
             text = f"{redirected}, and the kernel refuses all others"
             named = ", ".join(self.refused[:8]) + (" …" if len(self.refused) > 8 else "")
@@ -223,10 +223,8 @@ def _in_child(action: Callable[[], object]) -> str:
                 os.write(write, reason.encode("utf-8", "backslashreplace")[:4000])
             os._exit(0)
     os.close(write)
-    poller = select.poll()
-    poller.register(read, select.POLLIN)
     with open(read, "rb") as pipe:
-        if poller.poll(LONGEST_PROBE * 1000):
+        if readable(read, LONGEST_PROBE):
             reason = pipe.read().decode("utf-8", "replace")
         else:
             reason = f"it takes longer than {LONGEST_PROBE} s"

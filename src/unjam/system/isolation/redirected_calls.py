@@ -86,16 +86,16 @@ def _reads(name: str, *, follows: bool = True) -> Callable[..., Any]:
 
 
 @functools.wraps(os.listdir)
-def _listdir(path: Any = ".") -> list[Any]:
+def _listdir(path: Any = ".") -> Any:
     if files is None or path is None:
-        return original["listdir"](path)  # type: ignore[no-any-return]
+        return original["listdir"](path)
     with _errors_name(path):
         text = _of_descriptor(path) if isinstance(path, int) else path_text(path)
         if text is None:
-            return original["listdir"](path)  # type: ignore[no-any-return]
+            return original["listdir"](path)
         full = files.target(text)
         if not files.is_merged(full):
-            return original["listdir"](_as_given(full, path))  # type: ignore[no-any-return]
+            return original["listdir"](_as_given(full, path))
         _check_folder(full)
         return [_as_given(name, path) for name, _ in files.names(full)]
 
@@ -226,15 +226,15 @@ def open_code(path: str) -> Any:  # noqa: D103 - that of io.open_code()
 
 
 @functools.wraps(os.open)
-def _os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+def _os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> Any:
     text = path_text(path, dir_fd)
     if files is None or text is None:
-        return original["open"](path, flags, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
+        return original["open"](path, flags, mode, dir_fd=dir_fd)
     with _errors_name(path):
         if flags & getattr(os, "O_TMPFILE", 0) == getattr(os, "O_TMPFILE", -1):
-            return original["open"](files.make_writable(files.target(text), keep=True), flags, mode)  # type: ignore[no-any-return]
+            return original["open"](files.make_writable(files.target(text), keep=True), flags, mode)
         found = file_to_open(text, flags, follows=not flags & os.O_NOFOLLOW)
-        return original["open"](found, flags & ~os.O_EXCL if os.path.lexists(found) else flags, mode)  # type: ignore[no-any-return]
+        return original["open"](found, flags & ~os.O_EXCL if os.path.lexists(found) else flags, mode)
 
 
 # -- changing ----------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from unjam.system.owned_fd import OwnedFd
 from unjam.system.private_files import own_folder
+from unjam.system.system_calls import peek
 
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -229,7 +230,7 @@ class Refusals:
 
     def _path(self, pid: int, arguments: list[int], at: int, folder_at: int) -> str:
         """The absolute path in the arguments of a call; empty if it cannot be read."""
-        text = _read_text(pid, arguments[at]) if at >= 0 else ""
+        text = _text_at(pid, arguments[at]) if at >= 0 else ""
         if text.startswith("/"):
             return posixpath.normpath(text)
         folder = ctypes.c_int(arguments[folder_at]).value if folder_at >= 0 else -100
@@ -268,17 +269,6 @@ def _is_within(path: str, folders: list[str]) -> bool:
     return any(path == one or path.startswith(f"{one}/") for one in folders)
 
 
-def _read_text(pid: int, address: int) -> str:
-    """A C string in the memory of another process, at most as long as a path."""
-    if not address:
-        return ""
-    found = b""
-    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        while len(found) < _LONGEST_PATH and b"\0" not in found:
-            place = address + len(found)
-            memory.seek(place)
-            piece = memory.read(256 - place % 256)  # never across the end of a page
-            if not piece:
-                break
-            found += piece
-    return os.fsdecode(found.partition(b"\0")[0])
+def _text_at(pid: int, address: int) -> str:
+    """A path in the memory of another process; empty if it cannot be read."""
+    return os.fsdecode(peek(pid, address, _LONGEST_PATH).partition(b"\0")[0])

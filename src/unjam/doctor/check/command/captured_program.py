@@ -114,7 +114,7 @@ class CapturedProgram:
                 case, handlers = pickle.load(file)
         except (OSError, EOFError) as error:
             text = read_end(f"{folder}/output")
-            raise CannotExamine(f"reading the loader's facts failed (exit code {code})\n{text}") from error
+            raise CannotExamine(f"the loader could not be inspected (exit code {code})\n{text}") from error
         return case, handlers
 
     def run_trial(

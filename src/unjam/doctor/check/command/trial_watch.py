@@ -2,7 +2,7 @@
 
 A trial counts as hung if it records no event for longer than its timeout. The timeout is short if all
 processes wait, longer if they compute, and grows with the slowest known sample. For a process that
-computes it is in seconds of processor time, of which a busy machine gives it few.
+computes, the timeout counts its processor time, because a busy machine gives it little.
 """
 
 from __future__ import annotations

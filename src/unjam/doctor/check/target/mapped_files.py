@@ -9,7 +9,7 @@ from unjam.doctor.check.target import file_events
 from unjam.doctor.check.target.observer import Observer
 from unjam.doctor.facts.faults import ShrunkFile
 from unjam.system.file_owner import is_installed
-from unjam.system.proc_files import read_text
+from unjam.system.proc_files import memory_maps
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -17,15 +17,12 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 def _mapped_bytes() -> dict[str, int]:
     """The data files that this process has mapped, and up to which byte."""
     ends: dict[str, int] = {}
-    for line in read_text("/proc/self/maps").splitlines():
-        words = line.split(maxsplit=5)
-        if len(words) < 6 or not words[5].startswith("/") or words[4] == "0" or "x" in words[1]:
+    for one in memory_maps():
+        if not one.path.startswith("/") or not one.inode or "x" in one.permissions:
             continue
-        path = words[5]
-        if path.endswith(" (deleted)") or path.startswith(("/dev/", "/memfd:", "/SYSV")) or ".so" in path:
+        if one.path.endswith(" (deleted)") or one.path.startswith(("/dev/", "/memfd:", "/SYSV")) or ".so" in one.path:
             continue
-        first, _, last = words[0].partition("-")
-        ends[path] = max(ends.get(path, 0), int(words[2], 16) + int(last, 16) - int(first, 16))
+        ends[one.path] = max(ends.get(one.path, 0), one.offset + one.end - one.start)
     interpreter = os.path.realpath(sys.executable)
     return {path: end for path, end in ends.items() if path != interpreter and not is_installed(path)}
 

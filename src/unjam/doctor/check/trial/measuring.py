@@ -116,7 +116,7 @@ class _SettingMeasurement:
             threads = setting.threads or None
             given = dataclasses.replace(given, worker_threads=threads, profile=profile, warn_after=None, error_log=None)
             self._recorder = attach_unjam(loader, given).recorder
-            self._recorder.tap = self._record_bar
+            self._recorder.on_delivered = self._record_bar
         self._iterator: Any = None
         self._rates: list[float] = []
         self._waits: Counter[str] = Counter()
@@ -230,7 +230,7 @@ class _SettingMeasurement:
     def _measure_turn(self, ended: float) -> None:
         """Measure `turn` when an epoch is too long to finish: abandon it and start another."""
         if self._recorder is not None:
-            self._recorder.tap = None  # keep these batches out of the timeline
+            self._recorder.on_delivered = None  # keep these batches out of the timeline
         if not self._loader.persistent_workers:
             self._shut_down_iterator()
         iterator = self._iterate()

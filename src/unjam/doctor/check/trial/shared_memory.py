@@ -11,7 +11,7 @@ import ctypes
 import mmap
 from dataclasses import dataclass
 
-from unjam.system.proc_files import read_text
+from unjam.system.proc_files import memory_maps
 
 # a larger region is probably a dataset in shared memory, which is only read
 LARGEST = 64 << 20
@@ -29,15 +29,11 @@ class SharedRegion:
 
 def snapshot() -> list[SharedRegion]:
     """Copy the writable shared regions of this process."""
-    found = []
-    for line in read_text("/proc/self/maps").splitlines():
-        fields = line.split(maxsplit=5)
-        path = fields[5] if len(fields) > 5 else ""
-        if fields[1].startswith("rw-s") and path.startswith(_SHARED_PATHS):
-            low, high = (int(part, 16) for part in fields[0].split("-"))
-            if high - low <= LARGEST:
-                found.append(SharedRegion(low, ctypes.string_at(low, high - low)))
-    return found
+    return [
+        SharedRegion(one.start, ctypes.string_at(one.start, one.end - one.start))
+        for one in memory_maps()
+        if one.permissions == "rw-s" and one.path.startswith(_SHARED_PATHS) and one.end - one.start <= LARGEST
+    ]
 
 
 def replace_regions(regions: list[SharedRegion]) -> None:

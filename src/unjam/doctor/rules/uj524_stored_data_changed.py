@@ -27,7 +27,7 @@ from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule, case_of
 from unjam.units import count
 
-RULE = Rule("UJ524", "held-data-changed", replaces=("UJ514", "UJ107"))
+RULE = Rule("UJ524", "stored-data-changed", replaces=("UJ514", "UJ107"))
 
 
 def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:

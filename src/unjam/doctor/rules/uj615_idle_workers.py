@@ -18,7 +18,7 @@ from unjam.doctor.mechanisms.time_spent import WorkersWithoutWork
 from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Rule
 
-RULE = Rule("UJ615", "workers-without-work", Severity.WARNING, symptom="slow")
+RULE = Rule("UJ615", "idle-workers", Severity.WARNING, symptom="slow")
 
 
 def words(one: WorkersWithoutWork) -> Words:

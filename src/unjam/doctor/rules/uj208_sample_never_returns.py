@@ -29,7 +29,7 @@ from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import count, duration
 
-RULE = Rule("UJ208", "sample-computes-for-ever", symptom="frozen")
+RULE = Rule("UJ208", "sample-never-returns", symptom="frozen")
 
 
 def words(one: InputTakenWhole) -> Words:
@@ -114,7 +114,7 @@ def detect_live(scene: Scene) -> Finding | None:
             f"{blocked.worker} at {place}",
             (
                 f"at {quoted(place)}, using {thread.busy:.0%} of a processor",
-                "from outside it cannot be seen whether it will end; if a later look shows the same, it probably does not",
+                "an observation from outside cannot show whether it will end; if a later one shows the same, it probably will not",
                 *scenes.consequence(scene, blocked),
             ),
             AGREES if for_long else SUGGESTED,

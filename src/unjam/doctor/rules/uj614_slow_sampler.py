@@ -20,7 +20,7 @@ from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Rule
 from unjam.units import duration
 
-RULE = Rule("UJ614", "sampler-takes-time", Severity.WARNING, symptom="slow")
+RULE = Rule("UJ614", "slow-sampler", Severity.WARNING, symptom="slow")
 
 
 def words(one: SamplerTakesTime) -> Words:

@@ -20,7 +20,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import bad_samples, basis_without_workers
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
-RULE = Rule("UJ207", "children-in-worker", symptom="differs")
+RULE = Rule("UJ207", "child-process-in-worker", symptom="differs")
 
 
 def detect(case: Case) -> Finding | None:

@@ -4,8 +4,8 @@ What happened: the training loop copies batches from pageable memory to the acce
 that should queue the next work for the device is blocked while the copy runs.
 
 Why: a device can read only pinned memory directly. From other memory the driver copies in pieces,
-in the calling thread; `non_blocking=True` does not change that. Sending values as float that fit
-into bytes multiplies the amount of data by four.
+in the calling thread; `non_blocking=True` does not change that. Sending values that fit into bytes
+as floats multiplies the amount of data by four.
 
 How to confirm: time `batch.to(device)` with and without `pin_memory()` before it.
 
@@ -26,7 +26,7 @@ from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration, size
 
-RULE = Rule("UJ610", "slow-way-to-the-device", Severity.WARNING)
+RULE = Rule("UJ610", "slow-copies-to-device", Severity.WARNING)
 # a share of the loading and training time below which it does not matter, and how much faster pinned memory must be
 SHARE, FASTER = 0.05, 2.0
 FEWEST = 5
@@ -53,7 +53,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
                     quoted(one.place),
                     (
                         f"{one.count} copies of {size(one.nbytes / one.count)}, {duration(one.seconds / one.count)} each",
-                        f"from pinned memory the same copy blocks the thread {faster:.0f} times shorter (measured here)"
+                        f"from pinned memory the same copy blocks the thread for only {1 / faster:.0%} of that time (measured here)"
                         if slow
                         else "",
                         f"the {one.dtype.removeprefix('torch.')} numbers fit into bytes: at most a quarter of the data would be sent"

@@ -22,7 +22,7 @@ from unjam.doctor.proof import Severity, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import count, duration
 
-RULE = Rule("UJ604", "started-anew-each-epoch", Severity.WARNING, symptom="slow")
+RULE = Rule("UJ604", "workers-restarted-each-epoch", Severity.WARNING, symptom="slow")
 WORTH = 0.8  # seconds in an epoch
 LOST = 6.0  # seconds in the whole run; a smaller loss is only a note
 FEW = 4  # epochs; a shorter run is only a note too, even on a slow machine

@@ -20,7 +20,7 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.mechanisms.ended_peers import PeerEnded
 from unjam.doctor.rules.rule import Rule
 
-RULE = Rule("UJ213", "answerer-ended", symptom="frozen")
+RULE = Rule("UJ213", "awaited-thread-ended", symptom="frozen")
 
 
 def words(one: PeerEnded) -> Words:

@@ -20,7 +20,7 @@ from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
 
-RULE = Rule("UJ607", "iterator-made-anew", Severity.WARNING, symptom="slow")
+RULE = Rule("UJ607", "new-iterator-for-each-batch", Severity.WARNING, symptom="slow")
 
 
 def detect(case: Case) -> Finding | None:
