@@ -373,7 +373,7 @@ def test_a_lost_cluster_raises(cluster, tmp_path):
                     node.die()
                 gate.touch()
 
-    with pytest.raises(unjam.ClusterError, match="no node of the cluster took a worker"):
+    with pytest.raises(unjam.ClusterError, match="no node of the cluster accepted a worker"):
         lose_it()
 
 

@@ -117,7 +117,7 @@ def test_an_exception_that_depends_on_the_pid_is_not_blamed_on_the_sample():
         Trial(Plan(0, tolerant=True), "finished", 1.0, None, (here,), epochs=(0.1,)),
     ]
     assert uj306_sample_raises.detect(case) is None
-    assert "the number of the worker's own process" in uj308_fails_only_in_workers.detect(case).title
+    assert "the message contains the worker's own pid" in uj308_fails_only_in_workers.detect(case).title
     # in a container processes have small numbers: one that is named by chance shows nothing
     by_chance = Raised("ValueError", "sample 23 is damaged", "", Place("data.py", 24), "23", 0, process=23)
     elsewhere = Raised("ValueError", "sample 23 is damaged", "", Place("data.py", 24), "23", -1, process=31)

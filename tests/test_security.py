@@ -478,7 +478,7 @@ def test_fresh_trials_find_modules_beside_the_program(tmp_path):
     (tmp_path / "helper.py").write_text("def square(i):\n    return i * i\n")
     target = TargetProcess(["script", str(tmp_path / "program.py")])
     try:
-        target.wait(lambda: None)
+        target.wait_for_loader()
         _, tries = target.gather(0)
         trial = target.run_trial(0, Plan(fresh=True, workers=1), tries, TrialTimeouts(20, 20, 60), 1)
     finally:

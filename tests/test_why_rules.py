@@ -6,11 +6,12 @@ import subprocess
 
 import pytest
 
+from rule_programs import only_in_scenes
 from run_frozen import look, look_until_found, settle, stop
 from support import start_python
 from unjam.doctor.rules import RULES, example
 
-LIVE = [file.RULE.code for file in RULES if file.RULE.live]
+LIVE = [file.RULE.code for file in RULES if only_in_scenes(file)]
 
 
 def seen(code: str, kind: str) -> list[dict]:

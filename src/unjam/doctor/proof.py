@@ -24,6 +24,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from unjam.doctor.facts.trial import Plan, Trial
+from unjam.units import count
 
 if TYPE_CHECKING:
     from unjam.doctor.facts.case import Case
@@ -142,8 +143,7 @@ def prove(basis: Basis, case: Case | None) -> Proof:
 
 
 def _result(trial: Trial) -> str:
-    done = len(trial.samples)
-    count = f"{done:,} sample{'s' * (done != 1)}"
+    samples = count(len(trial.samples), "sample")
     if trial.plan.measured:
         return f"{trial.rate:,.0f} samples/s"
-    return f"{count}, nothing failed" if trial.fine and not trial.bad else f"not frozen, {count}"
+    return f"{samples}, nothing failed" if trial.fine and not trial.bad else f"not frozen, {samples}"

@@ -42,6 +42,8 @@ def dataset_of(target: str) -> Any:
     """Return the dataset that `package.module:thing` or `file.py:thing` names; a loader has one."""
     try:
         found = find_object(target)
+    except SystemExit as end:  # the object is missing, or cannot be made without arguments
+        raise CannotReplay(str(end)) from end
     except Exception as error:
         raise CannotReplay(
             f"{target} cannot be imported: {exception_line(type(error).__name__, str(error))}"

@@ -26,3 +26,8 @@ def decode(code: int | None) -> Exit:
     except ValueError:
         name = text = f"signal {-code}"
     return Exit(name, f"is killed by signal: {text}")
+
+
+def short(code: int | None) -> str:
+    """How a process ended, for parentheses: "SIGKILL", "exit code 3"."""
+    return "it still runs" if code is None else decode(code).signal or f"exit code {code}"

@@ -309,11 +309,9 @@ def lock_state(lock: Any) -> ObjectState:
     value = getattr(lock, "__dict__", {}).get("_value")
     if isinstance(value, int):  # threading.Semaphore
         locked = value <= 0
-    owner = ""
-    if "owner=" in text:
-        locked = "unlocked" not in text if locked is None else locked
-        owner = text.partition("owner=")[2].split()[0].rstrip(">") if sem is None else ""
-    return ObjectState("lock", between_processes=sem is not None, locked=locked, mine=mine, owner=owner)
+    if "owner=" in text and locked is None:
+        locked = "unlocked" not in text
+    return ObjectState("lock", between_processes=sem is not None, locked=locked, mine=mine)
 
 
 def open_files() -> dict[int, str]:

@@ -12,8 +12,6 @@ import random
 import sys
 from typing import Any
 
-GLOBAL = ("random", "numpy.random", "torch")
-
 
 def is_generator(obj: Any) -> bool:
     """Whether an object draws random numbers from its own state."""

@@ -19,7 +19,7 @@ from unjam.system.stacks import Frame
 class Part:
     """An object that the dataset, its collate function or the code they call refers to.
 
-    kind: "lock", "semaphore", "handle", "generator", "thread", "executor", "queue", "objects" (many
+    kind: "lock", "barrier", "loop", "handle", "generator", "thread", "executor", "queue", "objects" (many
     Python objects) or "array".
     path: as the user would write it, e.g. `dataset.reader.lock`.
     place: the line that set it.
@@ -220,6 +220,11 @@ class Case:
     def part(self, path: str) -> Part | None:
         """Return the part at this path."""
         return next((part for part in self.parts if part.path == path), None)
+
+    @property
+    def shared_locks(self) -> list[Part]:
+        """Locks that processes share."""
+        return [part for part in self.kinds("lock") if part.state.between_processes]
 
     def kinds(self, *kinds: str) -> list[Part]:
         """Return the parts of these kinds."""

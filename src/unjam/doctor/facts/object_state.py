@@ -10,14 +10,13 @@ class ObjectState:
     """The state of one object; which fields are set depends on its kind.
 
     kind: "lock", "queue", "executor", "thread", "loop", "future", "event", "barrier", "condition" or "child", if code
-    waits for it. locked: None if unknown. owner: of a lock, from its repr. call: the function that the waiting line calls.
+    waits for it. locked: None if unknown. call: the function that the waiting line calls.
     why_not_shared: why unjam's workers cannot share a container.
     """
 
     kind: str = ""
     between_processes: bool = False
     locked: bool | None = None
-    owner: str = ""
     mine: bool = True
     call: str = ""
     empty: bool = False

@@ -8,6 +8,7 @@ type `Any`, a list is read as a tuple. Links between facts (`case.program`) are 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections import abc
@@ -93,12 +94,14 @@ def _encode_rows(values: list[Any] | tuple[Any, ...]) -> dict[str, Any]:
     rows = [_encode_fields(one) for one in values]
     names = list(dict.fromkeys(name for row in rows for name in row))
     # a field that another row has is written with its default
-    absent = {name: encode(default) for name, _, default in _fields(type(values[0])) if name in names}
+    absent = {name: encode(default) for name, _, default in _fields(values[0].__class__) if name in names}
     return {"fields": names, "rows": [[row.get(name, absent[name]) for name in names] for row in rows]}
 
 
 def _encode_fields(value: Any) -> dict[str, Any]:
-    known = {name: (getattr(value, name), default) for name, _, default in _fields(type(value)) if name not in _LINKS}
+    known = {
+        name: (getattr(value, name), default) for name, _, default in _fields(value.__class__) if name not in _LINKS
+    }
     return {name: encode(one) for name, (one, default) in known.items() if one != default}
 
 
@@ -136,15 +139,11 @@ def decode(stored: Any, hint: Any) -> Any:
     return float(stored) if hint is float else stored
 
 
-_known: dict[Any, tuple[tuple[str, Any, Any], ...]] = {}
-
-
+@functools.cache
 def _fields(kind: Any) -> tuple[tuple[str, Any, Any], ...]:
     """Name, type and default of each field of a dataclass."""
-    if kind not in _known:
-        hints = typing.get_type_hints(kind)
-        _known[kind] = tuple((one.name, hints[one.name], _default(one)) for one in dataclasses.fields(kind))
-    return _known[kind]
+    hints = typing.get_type_hints(kind)
+    return tuple((one.name, hints[one.name], _default(one)) for one in dataclasses.fields(kind))
 
 
 def _default(one: dataclasses.Field[Any]) -> Any:

@@ -288,9 +288,9 @@ def _length(arguments: list[ast.expr]) -> ast.expr | None:
     """The length of a range: its end, minus its start if both are constants."""
     if len(arguments) == 1:
         return arguments[0]
-    if len(arguments) == 2 and all(isinstance(one, ast.Constant) and isinstance(one.value, int) for one in arguments):
-        start, end = (one.value for one in arguments if isinstance(one, ast.Constant))
-        return ast.Constant(max(0, int(end) - int(start)))  # type: ignore[arg-type] # checked above
+    ends = [one.value for one in arguments if isinstance(one, ast.Constant) and isinstance(one.value, int)]
+    if len(arguments) == len(ends) == 2:
+        return ast.Constant(max(0, ends[1] - ends[0]))
     return None
 
 

@@ -47,6 +47,9 @@ def users_place(frame: FrameType | None) -> Place | None:
     return next((Place(one.f_code.co_filename, one.f_lineno) for one in users_frames(frame)), None)
 
 
+FILE_LOCKS = "file locks"  # in `Plan.unlock`
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One trial: number of workers, start method, and the changes to the program."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from unjam.units import count
+
 
 @dataclass(frozen=True, slots=True)
 class TuneSetting:
@@ -23,8 +25,7 @@ class TuneSetting:
     threads: int = 1
 
     def __str__(self) -> str:
-        words = [self.driver, "no workers" if not self.workers else f"{self.workers} workers"]
-        words[1] = words[1].replace("1 workers", "1 worker") if self.workers == 1 else words[1]
+        words = [self.driver, count(self.workers, "worker") if self.workers else "no workers"]
         if self.workers:
             if self.start:
                 words.append(self.start)

@@ -62,7 +62,7 @@ def _case_of(finding: Finding, cases: list[Case]) -> Case | None:
 
 def _protected_by(lock: Part | None, case: Case | None) -> str:
     """What a lock may protect and all workers share: with one lock per worker, they would use it at the same time."""
-    if lock is None or case is None or lock.kind not in ("lock", "semaphore"):
+    if lock is None or case is None or lock.kind != "lock":
         return ""
     shared = [one.path for one in case.parts if one.kind in ("handle", "queue")]
     if lock.state.between_processes:

@@ -101,7 +101,7 @@ def _worse(finding: Finding, before: Diagnosis, after: Diagnosis) -> str:
         and before.watched is not None
         and before.watched.outcome != after.watched.outcome
     ):
-        return f"the changed program {after.watched.outcome}"
+        return f"the changed program {'froze' if after.watched.outcome == 'frozen' else 'failed'}"
     return _other_samples(before, after)
 
 

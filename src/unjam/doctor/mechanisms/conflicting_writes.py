@@ -53,13 +53,12 @@ def _explanation(path: str, found: list[InheritedOutput], writers: int) -> Sever
         place=place,
         because=(
             f"{path} grew while {count(writers, 'worker')} had it open",
-            *((f"opened at {quoted(place)}",) if place is not None else ()),
+            f"opened at {quoted(place)}" if place is not None else "",
             "each forked worker has its own copy of the buffer, but all share one position in the file",
             "anything a worker has not flushed when it ends is lost",
         ),
         path=path,
         workers=writers,
-        accounts_for=("written",),
     )
 
 
@@ -81,7 +80,7 @@ def _one_path(known: Knowledge) -> Iterator[Explanation]:
             place = next((one.place for one in found if one.place is not None), None)
             loader = next((one for one in process.loaders if pids <= set(one.worker_pids)), None)
             case = known.case_of(loader)
-            shared = case is not None and any(one.state.between_processes for one in case.kinds("lock", "semaphore"))
+            shared = case is not None and bool(case.shared_locks)
             if not read and (shared or any(one.locks for one in found)):
                 continue  # a lock probably makes them take turns
             failed = failures.failure_words(failure) if failure is not None and failure.worker >= 0 else ""
@@ -93,7 +92,7 @@ def _one_path(known: Knowledge) -> Iterator[Explanation]:
                     f"a sample of one worker wrote {path}, and a sample of another worker read it"
                     if read
                     else f"samples of {count(len(pids), 'worker')} write {path} and read it back",
-                    *((f"written at {quoted(place)}",) if place is not None else ()),
+                    f"written at {quoted(place)}" if place is not None else "",
                     "a worker can read the file while another is still writing it",
                 ),
                 basis=SUGGESTED if shared else AGREES,

@@ -55,7 +55,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             place=one.place or place,
             because=(
                 f"{one.kind} {one.name!r} ended with {raised}",
-                *((f"raised at {quoted(one.place)}",) if one.place else ()),
+                f"raised at {quoted(one.place)}" if one.place else "",
                 f"{waiter.name} waits at {quoted(place)}" if place else f"{waiter.name} waits",
                 "nothing tells it that no answer will come",
             ),
@@ -88,7 +88,7 @@ def _mappings(known: Knowledge) -> Iterator[Explanation]:
             place=one.place,
             because=(
                 f"{size(one.mapped)} of {one.path} are mapped, but the file now has only {size(one.size)}",
-                *((f"last opened at {quoted(one.place)}",) if one.place else ()),
+                f"last opened at {quoted(one.place)}" if one.place else "",
                 "a process that reads past the new end is killed by SIGBUS; /dev/shm is not involved",
             ),
             basis=AGREES if died else OBSERVED,

@@ -7,7 +7,7 @@ import os
 from unjam.doctor.explanation import Knowledge
 from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.faults import WatchedFailure
-from unjam.doctor.facts.program_facts import WatchedLoader
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 
 LONGEST = 40
 ORDER = ("constructor", "sampler", "made", "sample", "collate", "iter", "next", "end")
@@ -28,9 +28,11 @@ def is_same_exception(one: WatchedFailure, end: WatchedFailure) -> bool:
     return one.type_name in (end.type_name, "") or one.type_name in end.message or end.message[:40] in one.message
 
 
-def loader_of(known: Knowledge, failure: WatchedFailure) -> WatchedLoader | None:
-    """The loader whose sample or batch failed."""
-    return next((one for one in known.watched.loaders if one.number == failure.loader), None)
+def loader_of(watched: ProgramFacts, failure: WatchedFailure) -> WatchedLoader | None:
+    """The loader whose sample or batch failed. Each process of the program numbers its own loaders."""
+    same_number = [one for one in watched.loaders if one.number == failure.loader]
+    of_process = (one for one in same_number if failure.pid in (one.pid, *one.worker_pids))
+    return next(of_process, same_number[0] if same_number else None)
 
 
 def failure_words(failure: WatchedFailure) -> str:

@@ -85,9 +85,9 @@ def _explanation(
         place=place or loader.place,
         because=(
             f"{what} of {where}: {shown[0]} after {later[0].batches:,} batches of {loader.name}, {shown[1]} after {later[-1].batches:,}",
-            *((f"{kept} grows at the same time{graphs}",) if kept else ()),
-            *((f"filled at {quoted(place)}",) if kept and place else ()),
-            *((f"opened most often at {quoted(opened)}",) if opened and not kept else ()),
+            f"{kept} grows at the same time{graphs}" if kept else "",
+            f"filled at {quoted(place)}" if kept and place else "",
+            f"opened most often at {quoted(opened)}" if opened and not kept else "",
         ),
         basis=AGREES if kept or opened else SUGGESTED,
         what=what,
@@ -97,7 +97,7 @@ def _explanation(
         ran_out=ran_out,
         first=shown[0],
         last=shown[1],
-        accounts_for=("grows", "raised", "start") if ran_out else ("grows",),
+        accounts_for=("raised", "start") if ran_out else (),
     )
 
 

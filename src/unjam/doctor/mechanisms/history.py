@@ -44,7 +44,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             because=(
                 f"{count(len(indices), 'sample differs', 'samples differ')} between loading with and without workers: {names(indices)}",
                 f"{path} grows while samples are loaded; each of {count(case.loader.num_workers, 'worker')} fills its own copy",
-                *((f"filled at {quoted(place)}",) if place is not None else ()),
+                f"filled at {quoted(place)}" if place is not None else "",
             ),
             case=case,
             loader=case.watched_loader.name,

@@ -49,9 +49,9 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             culprit=member,
             place=place or loader.made or loader.place,
             because=(
-                *((f"{failures.where_failed(mine)} fails: {failed}",) if mine is not None else ()),
+                f"{failures.where_failed(mine)} fails: {failed}" if mine is not None else "",
                 f"{member} had {then:,} samples when it was concatenated or divided, and has {now:,} now",
-                *((f"concatenated or divided at {quoted(place)}",) if place is not None else ()),
+                f"concatenated or divided at {quoted(place)}" if place is not None else "",
                 "indices are still computed from the earlier length",
             ),
             basis=AGREES if mine is not None else OBSERVED,
@@ -89,7 +89,7 @@ def _last_batch(known: Knowledge) -> Iterator[Explanation]:
             place=loader.made or loader.place,
             because=(
                 failures.failure_words(failure),
-                *((f"raised at {quoted(failure.place)}",) if failure.place is not None else ()),
+                f"raised at {quoted(failure.place)}" if failure.place is not None else "",
                 f"the {epoch.batches - 1:,} earlier batches of {size} samples succeeded; {length:,} samples leave {rest} for the last batch",
             ),
             loader=loader.name,

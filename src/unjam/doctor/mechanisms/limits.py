@@ -93,10 +93,10 @@ def _limit(known: Knowledge, failure: WatchedFailure, name: str) -> LimitReached
         keeper=keeper,
         because=(
             failures.failure_words(failure),
-            *((f"{keeper} keeps part of almost every sample; measured without workers",) if keeper else ()),
-            *((f"filled at {quoted(filled)}",) if filled is not None else ()),
+            f"{keeper} keeps part of almost every sample; measured without workers" if keeper else "",
+            f"filled at {quoted(filled)}" if filled is not None else "",
             f"{name} of the failed process is {value:,}",
-            *((f"the program sets it at {quoted(last.place)}; workers inherit it",) if last is not None else ()),
+            f"the program sets it at {quoted(last.place)}; workers inherit it" if last is not None else "",
         ),
         basis=AGREES if last is not None else SUGGESTED,
         name=name,
@@ -113,7 +113,7 @@ KEEPS, KEPT_SHARE = 0.3, 0.05  # items per sample; bytes, as a share of a memory
 
 def _keeper(known: Knowledge, failure: WatchedFailure, name: str, value: int) -> tuple[str, Place | None]:
     """The container that grows with the samples and can reach the limit, and the line that fills it."""
-    loader = failures.loader_of(known, failure)
+    loader = failures.loader_of(known.watched, failure)
     case = known.case_of(loader)
     if (
         loader is None

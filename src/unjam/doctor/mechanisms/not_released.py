@@ -153,9 +153,9 @@ def _explanation(known: Knowledge, left: UnreleasedResource, stuck: list[int], f
         place=taken,
         because=(
             f"sample {failures.short_index(left.index)} in {who} acquired {left.path} and {ways} without releasing it",
-            *((f"acquired at {quoted(taken)}",) if taken is not None else ()),
-            *((f"{count(len(same), 'sample')} did this: {indices}",) if len(same) > 1 else ()),
-            *((f"{count(len(stuck), 'process waits', 'processes wait')} for it now",) if stuck else ()),
+            f"acquired at {quoted(taken)}" if taken is not None else "",
+            f"{count(len(same), 'sample')} did this: {indices}" if len(same) > 1 else "",
+            f"{count(len(stuck), 'process waits', 'processes wait')} for it now" if stuck else "",
             *((failed,) if failed else ()),
         ),
         basis=_basis(case, left),

@@ -44,7 +44,6 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             loader=loader.name,
             kinds=kinds[0],
             streams=loader.iterable,
-            accounts_for=("order",),
         )
         return
 

@@ -48,5 +48,4 @@ def _of_loader(loader: WatchedLoader) -> Iterator[Explanation]:
         seeded=seeded,
         drawn=drawn,
         loader=loader.name,
-        accounts_for=("seed",),
     )

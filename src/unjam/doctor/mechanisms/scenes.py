@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from unjam.doctor.facts import stack_activity
 from unjam.doctor.facts.held_locks import locks_acquired_at
-from unjam.doctor.facts.scene import Process, Scene, Thread
+from unjam.doctor.facts.scene import Holder, Process, Scene, Thread
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.trial import Place, SyncObject
 from unjam.doctor.mechanisms.trials import worker_words
@@ -288,10 +288,10 @@ def thread_words(blocked: BlockedProcess) -> str:
     return f"thread {blocked.thread.name!r} waits for {what} at {quoted(blocked.thread.place)}"
 
 
-def thread_of(scene: Scene, holder: object) -> Thread | None:
-    """Return the thread of a Holder."""
-    process = scene.find(getattr(holder, "pid", 0))
-    return next((one for one in process.threads if one.tid == getattr(holder, "tid", 0)), None) if process else None
+def thread_of(scene: Scene, holder: Holder) -> Thread | None:
+    """Return the thread that holds a lock."""
+    process = scene.find(holder.pid)
+    return next((one for one in process.threads if one.tid == holder.tid), None) if process else None
 
 
 def is_progressing(scene: Scene, pid: int) -> bool:

@@ -64,10 +64,10 @@ def _unnamed(case: Case, observations: list[ProcessObservations]) -> Iterator[Ex
         place=place,
         because=(
             f"{users[target]} workers of {case.watched_loader.name} waited on the same connection ({target})",
-            *((f"at {quoted(line)}",) if line is not None else ()),
+            f"at {quoted(line)}" if line is not None else "",
             "it was opened before the workers were forked, so each answer goes to the worker that happens to read first",
         ),
-        basis=SUGGESTED if _is_guarded(case) else AGREES,
+        basis=SUGGESTED if case.shared_locks else AGREES,
         case=case,
         kind="socket",
         workers=case.loader.num_workers,
@@ -83,21 +83,16 @@ def _waited_on(case: Case, part: Part, users: int) -> SharedOpenFile:
         place=part.place,
         because=(
             f"samples of {users} workers of {case.watched_loader.name} use the same connection, {part.path}",
-            *((f"connected at {quoted(part.place)}",) if part.place else ()),
+            f"connected at {quoted(part.place)}" if part.place else "",
             "it was opened before the workers were forked, so each answer goes to the worker that happens to read first",
         ),
-        basis=_alone(case) or (SUGGESTED if _is_guarded(case) else AGREES),
+        basis=_alone(case) or (SUGGESTED if case.shared_locks else AGREES),
         case=case,
         kind="socket",
         workers=case.loader.num_workers,
         failed="a worker can receive the answer to another worker's request",
         accounts_for=("differs", "raised"),
     )
-
-
-def _is_guarded(case: Case) -> bool:
-    """Whether a lock between processes may let only one worker at a time use the connection."""
-    return any(one.state.between_processes for one in case.kinds("lock", "semaphore"))
 
 
 def _alone(case: Case) -> Basis | None:
@@ -111,7 +106,7 @@ def _alone(case: Case) -> Basis | None:
 def _of_a_failure(known: Knowledge) -> Iterator[Explanation]:
     """Explain a worker's failure by an inherited file or connection that the failing line can use."""
     failure = failures.fatal_failure(known)
-    loader = failures.loader_of(known, failure) if failure is not None else None
+    loader = failures.loader_of(known.watched, failure) if failure is not None else None
     if failure is None or loader is None or failure.worker < 0:
         return
     shared = next((one for one in failure.reach if _is_shared(one)), None)
@@ -125,9 +120,9 @@ def _of_a_failure(known: Knowledge) -> Iterator[Explanation]:
         place=place,
         because=(
             f"{failures.where_failed(failure)} fails: {failures.failure_words(failure)}",
-            *((f"raised at {quoted(failure.place)}",) if failure.place else ()),
+            f"raised at {quoted(failure.place)}" if failure.place else "",
             f"that line reads from {shared.path} ({shared.target}), which was opened before the worker started",
-            *((f"opened at {quoted(place)}",) if place is not failure.place else ()),
+            f"opened at {quoted(place)}" if place is not failure.place else "",
             f"{loader.workers} workers inherited it",
         ),
         basis=_basis(case, shared),

@@ -84,7 +84,7 @@ def _shares(loader: WatchedLoader) -> Iterator[Explanation]:
             because=(
                 f"an epoch delivered {delivered:,} samples, of which {delivered - across - within:,} are distinct",
                 "the repeated samples came from different workers: their shares overlap, so other samples are missing",
-                *((f"each worker selects its share at {quoted(place)}",) if place is not None else ()),
+                f"each worker selects its share at {quoted(place)}" if place is not None else "",
             ),
             loader=loader.name,
             dataset=loader.description.dataset,
@@ -110,7 +110,7 @@ def _explanation(known: Knowledge, first: WatchedLoader, second: WatchedLoader, 
         place=split or first.made,
         because=(
             f"{who} train on {count(each, 'sample')} each, of which {common:,} are the same; together they use {union:,}",
-            *((f"chosen at {quoted(split)}",) if split else ()),
+            f"chosen at {quoted(split)}" if split else "",
             "so one rank trains on samples that another keeps for validation",
         ),
         basis=OBSERVED,
@@ -151,7 +151,7 @@ def _orders(known: Knowledge) -> Iterator[Explanation]:
             place=line or first.home or first.made,
             because=(
                 f"{who} have the same {count(len(mine[name]), 'item')} in {name}, in different orders",
-                *((f"ordered at {quoted(line)}",) if line is not None else ()),
+                f"ordered at {quoted(line)}" if line is not None else "",
                 f"each rank draws its share of the indices of {first.name}, but the same index refers to a different sample on each rank",
             ),
             basis=OBSERVED,

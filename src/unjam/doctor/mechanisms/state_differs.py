@@ -99,7 +99,7 @@ def _too_late(known: Knowledge) -> Iterator[Explanation]:
             because=(
                 f"in {count(len(mine), 'epoch')} of {loader.name}, the program changed {path} after the workers had started",
                 "the workers keep their copy of the old value, so samples are made with the value of an earlier epoch",
-                *((f"set at {quoted(place)}",) if place is not None else ()),
+                f"set at {quoted(place)}" if place is not None else "",
             ),
             basis=OBSERVED,
             loader=loader.name,
@@ -135,8 +135,8 @@ def _explanation(
                 if wrong
                 else ()
             ),
-            *((f"the program failed: {failures.failure_words(failed)}",) if failed is not None else ()),
-            *((f"the same is true of {', '.join(paths[1:4])}",) if paths[1:] else ()),
+            f"the program failed: {failures.failure_words(failed)}" if failed is not None else "",
+            f"the same is true of {', '.join(paths[1:4])}" if paths[1:] else "",
         ),
         basis=_basis(case, start, wrong, in_init=in_init),
         case=case,
@@ -198,7 +198,7 @@ def _other(loader: WatchedLoader) -> list[str]:
 
 
 def _context(known: Knowledge, failure: WatchedFailure) -> Iterator[Explanation]:
-    loader = failures.loader_of(known, failure)
+    loader = failures.loader_of(known.watched, failure)
     thread = failure.thread or (loader.description.thread if loader is not None else "")
     begun = loader.place if loader is not None else None
     yield ContextVariableUnset(
@@ -206,7 +206,7 @@ def _context(known: Knowledge, failure: WatchedFailure) -> Iterator[Explanation]
         place=begun or failure.place,
         because=(
             failures.failure_words(failure),
-            *((f"raised at {quoted(failure.place)}",) if failure.place else ()),
+            f"raised at {quoted(failure.place)}" if failure.place else "",
             f"the loader is used in thread {thread!r}, at {quoted(begun)}, and a new thread starts with an empty context"
             if thread
             else "a worker that is a new interpreter starts with an empty context",

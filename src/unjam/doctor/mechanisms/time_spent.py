@@ -216,7 +216,7 @@ def _turns(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> I
     if share < TURNS or busy < FEWEST_BUSY or lines.total() < 2:
         return
     place = lines.most_common(1)[0][0]
-    locks = [part for part in case.kinds("lock", "semaphore") if part.state.between_processes] if case else []
+    locks = case.shared_locks if case else []
     lock = next((part for part in locks if part.path.rpartition(".")[2] in quoted(place)), None)
     files = any(one.waits.get("file lock") for one in observations)
     if lock is None and not files:
@@ -227,7 +227,7 @@ def _turns(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> I
         place=place,
         because=(
             f"in {share:.0%} of the observations, {count(len(observations), 'worker')} waited for a lock, at {quoted(place)}",
-            *((f"created at {quoted(lock.place)}",) if lock is not None and lock.place is not None else ()),
+            f"created at {quoted(lock.place)}" if lock is not None and lock.place is not None else "",
             _waited_words(loader),
         ),
         case=case,
@@ -247,9 +247,11 @@ def _sampler(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explanati
     seconds = sum(epoch.sampling for epoch in loader.epochs)
     if loader.iterable or seconds < max(LONG_SAMPLING, SAMPLING_SHARE * _total(loader)):
         return
-    lines = Counter(
-        {one.place: one.times for process in watched.observations for one in process.lines if one.stage == "sampler"}
-    )
+    lines: Counter[Place] = Counter()
+    for process in watched.observations:
+        for one in process.lines if process.pid == loader.pid else ():
+            if one.stage == "sampler":
+                lines[one.place] += one.times
     name, file = loader.description.batch_sampler or loader.description.sampler, loader.description.sampler_file
     hot = lines.most_common(1)[0][0] if lines else None
     place = hot or method_line(file, name, "__iter__") or loader.made
@@ -260,7 +262,7 @@ def _sampler(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explanati
         because=(
             f"{name} took {duration(seconds)} of {duration(_total(loader))} with {loader.name}, in {count(epochs, 'epoch')}",
             "the sampler runs in the training process, and workers are idle while they have no indices",
-            *((f"it was observed most often at {quoted(hot)}",) if hot is not None else ()),
+            f"it was observed most often at {quoted(hot)}" if hot is not None else "",
         ),
         basis=OBSERVED,
         sampler=name,
@@ -371,7 +373,7 @@ def _all_by_each(case: Case) -> Iterator[Explanation]:
         place=place or loader.home or loader.made,
         because=(
             f"a sample takes {duration(one)} of CPU time without workers, and {duration(each)} with {loader.workers}",
-            *((f"each worker selects its share at {quoted(place)}",) if place is not None else ()),
+            f"each worker selects its share at {quoted(place)}" if place is not None else "",
         ),
         case=case,
         loader=loader.name,

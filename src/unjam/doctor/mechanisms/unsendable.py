@@ -44,7 +44,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                 place=argument.unpickle_error_place or case.loader.dataset_place,
                 because=(
                     f"{argument.name} can be pickled, but unpickling it raises {argument.unpickle_error[:200]}",
-                    *((f"raised at {quoted(argument.unpickle_error_place)}",) if argument.unpickle_error_place else ()),
+                    f"raised at {quoted(argument.unpickle_error_place)}" if argument.unpickle_error_place else "",
                     f"workers started with {case.loader.start_method} unpickle it first, so they end before their first sample",
                 ),
                 basis=basis_with_fork(as_is),
@@ -83,7 +83,7 @@ def _worker_that_never_began(known: Knowledge) -> Iterator[Explanation]:
         place=ended.place or loader.home,
         because=(
             f"a worker raised {failures.failure_words(ended)} while it unpickled its arguments",
-            *((f"raised at {quoted(ended.place)}",) if ended.place is not None else ()),
+            f"raised at {quoted(ended.place)}" if ended.place is not None else "",
             f"workers started with {start} unpickle it first, so they end before their first sample",
         ),
         basis=basis_with_fork(as_is),
@@ -152,7 +152,7 @@ def _lost(known: Knowledge) -> Iterator[Explanation]:
             place=one.place or (loader.home if loader is not None else None),
             because=(
                 f"pickling {part} in worker {one.worker} raised {failed}",
-                *((f"raised at {quoted(one.place)}",) if one.place else ()),
+                f"raised at {quoted(one.place)}" if one.place else "",
                 "the queue's feeder thread pickles batches: this one was lost there, and the main process still waits for it",
             ),
             failed=failed,
@@ -166,14 +166,14 @@ def _batch(known: Knowledge) -> Iterator[Explanation]:
     failure = failures.fatal_failure(known)
     if failure is None or not failure.unpickled or failure.worker >= 0:
         return
-    loader = failures.loader_of(known, failure)
+    loader = failures.loader_of(known.watched, failure)
     yield BatchCannotBeUnpickled(
         culprit=f"{failure.unpickled} at {failure.place}",
         place=failure.place,
         because=(
             failures.failure_words(failure),
             f"raised while the main process unpickled a batch, at {quoted(failure.place)}",
-            *((f"the batch came from {loader.name}",) if loader is not None else ()),
+            f"the batch came from {loader.name}" if loader is not None else "",
         ),
         owner=failure.unpickled,
         failed=failures.failure_words(failure),

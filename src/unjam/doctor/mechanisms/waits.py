@@ -126,8 +126,8 @@ def _exit(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
             because=(
                 f"{main.name} is exiting: multiprocessing has sent SIGTERM to its children and waits for them",
                 f"{child.name} does not end: it {'ignores SIGTERM' if child.ignores_sigterm else does}",
-                *((f"SIGTERM is set to be ignored at {quoted(place)}",) if place is not None else ()),
-                *((f"it is a worker of {loader.name}",) if loader is not None else ()),
+                f"SIGTERM is set to be ignored at {quoted(place)}" if place is not None else "",
+                f"it is a worker of {loader.name}" if loader is not None else "",
             ),
             child=child.name,
             ignores=child.ignores_sigterm,
@@ -209,7 +209,7 @@ def _terminated(scene: Scene, waiter: Process) -> Iterator[Explanation]:
         because=(
             f"{waiter.name} sends SIGTERM at {quoted(sent)}, then waits for {child.name} to end at {quoted(place)}",
             f"{child.name} {'ignores SIGTERM' if child.ignores_sigterm else 'has a handler for SIGTERM'} and continues",
-            *((f"set at {quoted(handled)}; forked processes inherit it",) if handled is not None else ()),
+            f"set at {quoted(handled)}; forked processes inherit it" if handled is not None else "",
         ),
         waiter=waiter.name,
         child=child.name,
@@ -324,7 +324,7 @@ def _pool(process: Process) -> Iterator[Explanation]:
         because=(
             f"{every(len(workers), 'thread')} of the pool wait{'s' * (len(workers) == 1)} at {quoted(place)}",
             "the awaited results are tasks of the same pool, which has no free thread to run them",
-            *((f"{process.name} waits at {quoted(outer)}",) if outer is not None else ()),
+            f"{process.name} waits at {quoted(outer)}" if outer is not None else "",
         ),
         threads=len(workers),
         accounts_for=("frozen",),

@@ -8,12 +8,14 @@ import multiprocessing
 import os
 import platform
 import sys
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 from unjam.system import limits
 from unjam.system.memory_limits import available_memory
 from unjam.system.printable import printable_line
 from unjam.system.proc_files import read_text
+from unjam.units import size
 from unjam.version import __version__
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def gather() -> dict[str, Any]:
         "start_method": multiprocessing.get_start_method(allow_none=True)
         or f"{multiprocessing.get_all_start_methods()[0]} (default)",
         "tracing_of_processes": _ptrace(),
-        "temporary_folder": os.environ.get("TMPDIR", "/tmp"),
+        "temporary_folder": tempfile.gettempdir(),
         "libraries": _versions(),
         "thread_pools": _thread_pools(),
         "variables": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(_VARIABLES)},
@@ -82,11 +84,11 @@ def show(found: dict[str, Any], console: Console) -> None:
 
 def _words(name: str, value: Any) -> str:
     if name == "shared_memory":
-        return "unknown" if value["total"] is None else f"{_size(value['free'])} free of {_size(value['total'])}"
+        return "unknown" if value["total"] is None else f"{size(value['free'])} free of {size(value['total'])}"
     if name == "open_files":
         return f"{value['used']} of {value['limit']}"
     if name == "memory_available":
-        return "unknown" if value is None else _size(value)
+        return "unknown" if value is None else size(value)
     if name == "processors":
         return f"{value['usable']} usable of {value['machine']}, {value['for_this_rank']} for this rank"
     if isinstance(value, dict):
@@ -94,10 +96,6 @@ def _words(name: str, value: Any) -> str:
     if isinstance(value, list):
         return "; ".join(map(str, value)) or "none"
     return str(value)
-
-
-def _size(count: int) -> str:
-    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.0f} MiB"
 
 
 def _versions() -> dict[str, str]:

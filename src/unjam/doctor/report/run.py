@@ -10,7 +10,7 @@ from unjam.doctor.facts.run import LoaderRun
 from unjam.doctor.facts.timeline import run_timeline
 from unjam.doctor.report.page import Cell, HtmlPage, profile, table
 from unjam.doctor.report.profile import profile_lines
-from unjam.doctor.rules.advice import Advice, Judged, WaitCause, longest_waits
+from unjam.doctor.rules.advice import Advice, Judged, WaitCause
 from unjam.units import count, duration
 
 SCHEMA = 1
@@ -183,7 +183,7 @@ def _section(found: HtmlPage, loader: LoaderRun, causes: tuple[WaitCause, ...]) 
     start = min((one.asked for one in loader.waits), default=0)
     waits: list[list[Cell]] = [
         [f"at {duration((one.asked - start) / 1e9)}", (duration(one.seconds), one.seconds)]
-        for one in longest_waits(loader)
+        for one in sorted(loader.waits, key=lambda wait: -wait.seconds)[:5]
     ]
     if waits:
         found.add(

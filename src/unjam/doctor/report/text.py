@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.proof import Severity
 from unjam.doctor.report.diagnosis import Diagnosis
@@ -76,8 +77,7 @@ def _failed_elsewhere(watched: ProgramFacts | None) -> str:
     last = next((one for one in reversed(watched.failures) if one.stage == "end"), None)
     if last is None:
         return f"the program failed (exit code {watched.code}); "
-    message = last.message.strip().splitlines()
-    what = f"{last.type_name}: {message[0]}" if message else last.type_name
+    what = exception_line(last.type_name, last.message)
     return f"the program failed: {what}{f' at {near(last.place.file)}:{last.place.line}' if last.place else ''}; "
 
 

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from unjam.doctor.facts.run import LoaderRun, RunFacts, TimedBatch, Wait
+from unjam.doctor.facts.run import LoaderRun, RunFacts, TimedBatch
 from unjam.units import count, duration
 
 # savings below this many seconds, or below this share of the run, are not reported
@@ -171,8 +171,3 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
     for failure in loader.failures[:1]:
         if loader.failed:
             yield Advice(f"fix the failing samples{at}: {failure.words} (sample {failure.samples})", 0.0, "UJ306")
-
-
-def longest_waits(loader: LoaderRun, most: int = 5) -> list[Wait]:
-    """Return the longest waits."""
-    return sorted(loader.waits, key=lambda one: -one.seconds)[:most]

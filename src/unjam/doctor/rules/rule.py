@@ -32,7 +32,6 @@ class Rule:
     yields_to: tuple[str, ...] = ()  # further symptoms whose cause also explains this one
     explains: tuple[str, ...] = ()  # further symptoms that this cause produces
     replaces: tuple[str, ...] = ()  # codes of rules that name the same cause less precisely
-    live: bool = False  # found only by `unjam why` in a running program, never by `unjam check`
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def detect(case: Case) -> Finding | None:
     for base, stuck in stuck_processes(case):
         lock = blocked_lock(case, stuck)
         part = case.part(lock.path) if lock else None
-        if lock is None or lock.state.owner == "mine":
+        if lock is None:
             continue
         holder = next((thread for thread in case.process_facts.threads if lock.path in thread.holds), None)
         if part is not None and not part.state.locked:
@@ -44,7 +44,6 @@ def detect(case: Case) -> Finding | None:
             continue
         if part is not None and part.state.between_processes and holder is None:
             continue
-        plan = base.plan.changed(release=(lock.path,)) if part else base.plan.changed(fresh=True)
         who = f"thread {holder.name!r}" if holder else "the program" if part else "a thread of the program"
         place = place_of(holder.frames) if holder else None
         return Finding(
@@ -56,7 +55,7 @@ def detect(case: Case) -> Finding | None:
                 f"{who} holds it" + (f", at {quoted(place)}" if place else "") if holder else "",
                 *line_evidence("the lock is created at", part.place if part else None),
             ),
-            Toggle(base.plan, (plan,)) if part else AGREES,
+            Toggle(base.plan, (base.plan.changed(release=(lock.path,)),)) if part else AGREES,
             _help(lock.path, who),
             stuck.place,
         )

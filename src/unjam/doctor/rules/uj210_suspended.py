@@ -23,7 +23,7 @@ from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
 
-RULE = Rule("UJ210", "suspended", symptom="frozen", live=True)
+RULE = Rule("UJ210", "suspended", symptom="frozen")
 
 
 def detect_live(scene: Scene) -> Finding | None:

@@ -29,7 +29,7 @@ from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import count, duration
 
-RULE = Rule("UJ211", "main-process-waits", symptom="frozen", live=True)
+RULE = Rule("UJ211", "main-process-waits", symptom="frozen")
 
 
 def words(one: ExitWaits | TerminationWithoutEffect) -> Words:
@@ -63,7 +63,7 @@ def detect_live(scene: Scene) -> Finding | None:
         threads = scenes.stuck_threads(scene, main)
         if threads is None and _waits_for_own_thread(blocked) and not main.thread.holders:
             continue  # one of its own threads makes progress and may end the wait
-        what, help_text = _wait_words(scene, main, blocked)
+        what, help_text = _wait_words(blocked)
         workers = [one for one in scene.workers(main) if not one.ended]
         idle = sum(one.activity.stage in ("idle", "send") for one in workers)
         return Finding(
@@ -150,7 +150,8 @@ def _gpu_finding(main: Process) -> Finding:
     )
 
 
-def _wait_words(scene: Scene, main: Process, blocked: scenes.BlockedProcess) -> tuple[str, str]:
+def _wait_words(blocked: scenes.BlockedProcess) -> tuple[str, str]:
+    main = blocked.process
     wait, place = main.thread.waiting, main.thread.place
     operation = stack_activity.collective(main.thread.frames)
     if operation:

@@ -27,7 +27,7 @@ from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import count, duration
 
-RULE = Rule("UJ212", "rank-blocks-the-others", symptom="ranks", live=True)
+RULE = Rule("UJ212", "rank-blocks-the-others", symptom="ranks")
 
 
 def words(one: RankSkippedSteps) -> Words:

@@ -41,13 +41,14 @@ def detect(case: Case) -> Finding | None:
     peak = max(peaks.values(), default=0)
     memory = case.process_facts.memory or 0
     fit = max(1, int(memory * 0.8 / peak)) if peak else 1
+    free = f", {size(memory)} free" if memory else ""
     fewer = trial.plan.changed(workers=1, prefetch=1) if trial.plan.workers > 1 else None
     where = next((f"sample {b.index} at {b.place}" for b in errors), None) or next(
         (f"sample {e.index}" for e in killed if e.index), None
     )
     return Finding(
         RULE,
-        f"memory runs out: {count(case.loader.num_workers, 'worker')} of up to {size(peak)} each, {size(memory)} free",
+        f"memory runs out: {count(case.loader.num_workers, 'worker')} of up to {size(peak)} each{free}",
         where or f"num_workers={case.loader.num_workers}",
         (
             f"the system's out-of-memory killer ended a worker ({killed[0].signal})" if killed else "",
@@ -55,7 +56,7 @@ def detect(case: Case) -> Finding | None:
             if trial.outcome == "memory"
             else "",
             *(f"{b.type_name} in sample {b.index}: {b.message[:120]}" for b in errors[:1]),
-            f"largest worker: {size(peak)}; free memory at the start: {size(memory)}",
+            f"largest worker: {size(peak)}" + (f"; free memory at the start: {size(memory)}" if memory else ""),
         ),
         Toggle(trial.plan, (fewer,), identified=True) if fewer else AGREES,
         f"num_workers={min(fit, max(1, case.loader.num_workers - 1))} fits here; or load less for each sample in {case.loader.dataset}",

@@ -57,7 +57,7 @@ def detect(case: Case) -> Finding | None:
         (
             *line_evidence("innermost line of the program:", end.place),
             f"mapped from files: {', '.join(mapped[:3])}" if mapped else "",
-            f"/dev/shm had {size(case.process_facts.shm_free or 0)} free",
+            f"/dev/shm had {size(free)} free" if (free := case.process_facts.shm_free) is not None else "",
             "the same without workers: the file is the cause, not /dev/shm" if alone else "",
         ),
         basis_without_samples(case, (one.index for _, one in crashed)),

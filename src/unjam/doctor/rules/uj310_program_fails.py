@@ -71,7 +71,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     if not fatal:
         return _worker_ended(watched, end)
     first = min(fatal, key=lambda one: failures.ORDER.index(one.stage))
-    loader = next((one for one in watched.loaders if one.number == first.loader), None)
+    loader = failures.loader_of(watched, first)
     hint = _hint(watched, first, loader)
     words = exception_line(first.type_name, first.message)
     where = _WORDS.get(first.stage, first.stage)

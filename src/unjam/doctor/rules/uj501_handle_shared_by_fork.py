@@ -77,7 +77,7 @@ def detect(case: Case) -> Finding | None:
     # a connection cannot be reopened without the program, but a single worker does not share it
     apart = trial.plan.changed(workers=1) if is_connection else trial.plan.changed(reopen=True)
     shown = bool(wrong or failure)
-    locks = [part for part in case.kinds("lock", "semaphore") if part.state.between_processes]
+    locks = case.shared_locks
     # a single worker shares nothing else either, so the trials must show that samples use the connection
     kinds = {"socket"} if case.loader.driver == "unjam" else {"socket", "local socket"}
     is_used = not is_connection or any(kinds & one.waits.keys() for one in case.trials)

@@ -20,6 +20,7 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.source_places import method_line
+from unjam.doctor.mechanisms.failures import loader_of
 from unjam.doctor.mechanisms.lengths import CountedEarlier
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -60,7 +61,7 @@ def detect_program(watched: ProgramFacts, cases: list[Case]) -> Finding | None:
     """Compare the number of batches of each whole epoch with len(loader)."""
     for loader in watched.loaders:
         # len(loader) also counts a batch that raised and that the program skipped
-        raised = [one for one in watched.failures if one.stage == "next" and one.loader == loader.number]
+        raised = [one for one in watched.failures if one.stage == "next" and loader_of(watched, one) is loader]
         if raised or (loader.iterable and loader.workers):
             continue  # a stream with workers: each worker may have a short last batch
         wrong = next((one for one in loader.complete_epochs if one.expected not in (None, one.batches)), None)

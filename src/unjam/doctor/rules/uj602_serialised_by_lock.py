@@ -21,6 +21,7 @@ from dataclasses import replace
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, Part
+from unjam.doctor.facts.trial import FILE_LOCKS
 from unjam.doctor.mechanisms.time_spent import WorkersTakeTurns
 from unjam.doctor.mechanisms.trials import basis_faster_with
 from unjam.doctor.proof import Severity
@@ -29,7 +30,6 @@ from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 RULE = Rule("UJ602", "serialised-by-lock", Severity.WARNING, symptom="slow")
 FASTER = 1.35
 WAITS = 0.15
-FILE_LOCKS = "file locks"
 
 
 def words(one: WorkersTakeTurns) -> Words:
@@ -49,7 +49,7 @@ def detect(case: Case) -> Finding | None:
     on_files = waits.get("file lock", 0)
     if sum(waits.values()) < 20:
         return None
-    locks: list[Part | None] = [p for p in case.kinds("lock") if p.state.between_processes]
+    locks: list[Part | None] = list(case.shared_locks)
     if on_files > 0.5 * (on_files + waits.get("lock", 0)):
         locks = []
     elif not locks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import subprocess
@@ -35,9 +34,6 @@ def launch(
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
     command = [sys.executable, *flags, *words(program, module)]
     given = _checked(options)
-    for name, path in files.items():
-        if path != "-" and not os.path.isdir(os.path.dirname(path)):
-            raise CannotRun(f"--{name} {path}: the folder does not exist")
     if observe and given:
         named = ", ".join("--" + name.replace("_", "-") for name in given)
         raise CannotRun(f"--observe keeps torch's loader, which does not support {named}")
@@ -52,8 +48,10 @@ def launch(
         command=" ".join(masked_words([*(["-m", module] if module else []), *program])),
         auto=auto,
         launcher=not module and not os.path.exists(program[0]),
+        html=files.get("html", ""),
+        trace=files.get("trace", ""),
+        json=files.get("json", ""),
     )
-    settings = dataclasses.replace(settings, **files)  # type: ignore[arg-type] # file paths
     settings = with_folder(settings)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

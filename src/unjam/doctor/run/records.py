@@ -114,7 +114,7 @@ class Record:
         self.waits: deque[Wait] = deque(maxlen=MOST_WAITS)
         self._raw: list[tuple[int, int, Any, bytes]] = []
         self._made: deque[TimedBatch] = deque(maxlen=MOST_MADE)
-        self._copied: deque[tuple[int, int, int, int]] = deque(maxlen=MOST_MADE)
+        self._copied: deque[tuple[int, ...]] = deque(maxlen=MOST_MADE)
         self._seeds: list[int] = []
         self._worker_numbers: dict[int, int] = {}
         self.iterators = self.epochs = self.batches = self.samples = self.loaders = 0
@@ -186,7 +186,7 @@ class Record:
 
     def copied(self, *times: int) -> None:
         """A batch is on its device."""
-        self._copied.append(times)  # type: ignore[arg-type] # the four of `CopyCount.on_copied`
+        self._copied.append(times)
 
     def _number(self, pid: int) -> int:
         """Return the worker number of a pid; each epoch reuses the same numbers."""

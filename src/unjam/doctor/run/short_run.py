@@ -16,6 +16,7 @@ from typing import Any
 from unjam.deadlines import DOCTOR_ALIVE
 from unjam.doctor.run.launch import CannotRun, words
 from unjam.doctor.run.settings import Settings, remove_folder, with_folder
+from unjam.system import exits
 
 # seconds after which a program that has not finished its batches is killed
 MOST = 600.0
@@ -68,7 +69,7 @@ def _read(path: str, output: str, code: int | None) -> dict[str, Any]:
     with open(output, encoding="utf-8", errors="replace") as file:
         said = file.read()[-4000:]
     if not found:
-        raise CannotRun(f"the program ended (exit code {code}) before it requested a batch\n{said}")
+        raise CannotRun(f"the program ended ({exits.short(code)}) before it requested a batch\n{said}")
     with open(os.path.join(folder, found[0]), encoding="utf-8") as file:
         known: dict[str, Any] = json.load(file)
     return {**known, "output": said}

@@ -224,7 +224,7 @@ def tune(
     """Tune the loader that a program iterates first; also return how many loaders it has."""
     try:
         say(f"running {target} until its first iter(loader)", 0.0)
-        loaders = process.wait(lambda: None)
+        loaders = process.wait_for_loader()
         case, _ = process.gather(0)
         if case.drains:
             raise CannotExamine(

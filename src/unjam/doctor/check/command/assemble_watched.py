@@ -125,7 +125,7 @@ def _finish(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
     epoch.over, epoch.ended, epoch.seconds = True, event["t"], event["s"]
     for name in _EPOCH_FIELDS:
         setattr(epoch, name, event.get(name, getattr(epoch, name)))
-    epoch.resources = {k: event[k] for k in ("descriptors", "files", "threads", "memory", "children") if k in event}
+    epoch.resources = {k: event[k] for k in ("files", "threads", "memory", "children") if k in event}
 
 
 def _add_to_epoch(epoch: WatchedEpoch, event: dict[str, Any]) -> None:

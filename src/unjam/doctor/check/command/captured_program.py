@@ -22,16 +22,15 @@ from unjam.doctor.check.command.trial_watch import TrialTimeouts, watch
 from unjam.doctor.check.processes import adopt_orphans, end_session, pause
 from unjam.doctor.check.target.observer import observed_environment
 from unjam.doctor.check.target.twin import GatherFacts, RunTrial, SandboxStarted, StartMeasuring
-from unjam.doctor.check.trial.tracking import TrialSetup
+from unjam.doctor.check.trial.tracking import HidingHandlers, TrialSetup
 from unjam.doctor.check.trial.trial_resources import missing
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
+from unjam.system import exits
 from unjam.system.children import reap
 from unjam.system.isolation.program_files import ProgramFiles
 from unjam.system.leftovers import persistent_folders, prefix, sweep
 from unjam.system.proc_files import read_end, stat_fields
-
-HidingHandlers = tuple[tuple[str, int, int, int, str], ...]  # see TrialSetup.handlers
 
 
 class CannotExamine(Exception):
@@ -114,7 +113,7 @@ class CapturedProgram:
                 case, handlers = pickle.load(file)
         except (OSError, EOFError) as error:
             text = read_end(f"{folder}/output")
-            raise CannotExamine(f"the loader could not be inspected (exit code {code})\n{text}") from error
+            raise CannotExamine(f"the loader could not be inspected ({exits.short(code)})\n{text}") from error
         return case, handlers
 
     def run_trial(

@@ -15,13 +15,14 @@ from unjam.doctor.check.command.captured_program import CannotExamine, CapturedP
 from unjam.doctor.check.command.examination import Examination, trial_rows
 from unjam.doctor.check.command.target_process import TargetProcess
 from unjam.doctor.check.command.watched_program import WatchedProgram, program_command
+from unjam.doctor.check.target.capture_agent import MOST_LOADERS
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.notebook_cells import remember
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedProcess
 from unjam.doctor.facts.tune_measurements import Measurement, TuneSetting
 from unjam.doctor.judge import all_findings
 from unjam.doctor.report.diagnosis import Diagnosis, TrialRow
-from unjam.system.exits import decode
+from unjam.system import exits
 from unjam.system.isolation.program_files import REAL, full_text
 from unjam.system.masking import without_secrets
 from unjam.units import duration
@@ -30,7 +31,6 @@ BUDGET = 60.0
 # seconds of loading that are watched: usually, and with --all
 WATCH, WHOLE = 30.0, 24 * 3600.0
 SECOND_RUN = 60.0  # the most seconds for a second run up to the first loader
-MOST_LOADERS = 4
 PROFILE_SECONDS = 4.0
 
 
@@ -56,7 +56,6 @@ class CheckOptions:
 
     budget: float = BUDGET
     say: Callable[[str], None] = lambda _: None
-    tick: Callable[[], None] = lambda: None
     timeout_factor: float = 1.0  # for the times after which a program or trial counts as frozen
     profile: bool = False
     watch: bool | None = None  # False: only trials; True: watch even if the user's files cannot be protected
@@ -122,7 +121,7 @@ def _first_loaders(command: list[str], stdin: bytes | None, options: CheckOption
     options.say("running it again until its first iter(loader): would a resumed run get the same data?")
     program = WatchedProgram(command, stdin=stdin, edits=options.edits, stop_early=True)
     try:
-        return program.first_loaders(SECOND_RUN, options.tick)
+        return program.first_loaders(SECOND_RUN)
     finally:
         program.end()
 
@@ -135,7 +134,7 @@ def _watch(
     try:
         seconds = WHOLE if options.watch_to_end else min(WATCH, options.budget / 2)
         options.say(f"watching {target}" + ("" if options.watch_to_end else f" (up to {duration(seconds)} of loading)"))
-        watched = program.watch(seconds, options.tick, options.timeout_factor)
+        watched = program.watch(seconds, options.timeout_factor)
         results.watched = watched
         results.stopped = program.interrupted
         if watched.outcome != "ended" and not results.stopped and (room := program.files.full()):
@@ -158,7 +157,10 @@ def _watch(
         results.files = program.protection()
         program.end()
     if results.watched is not None and again is not None and results.watched.saves_training and not results.stopped:
-        results.watched.second_run = again()
+        try:
+            results.watched.second_run = again()
+        except KeyboardInterrupt:
+            results.stopped = True
     diagnosis = results.diagnosis(target)
     if results.watched is not None and not (results.watched.loaders or diagnosis.findings or results.stopped):
         raise CannotExamine(_before_loading(results.watched) + (f"\n{results.files}" if results.files else ""))
@@ -168,7 +170,7 @@ def _watch(
 def _before_loading(watched: ProgramFacts) -> str:
     if watched.outcome == "frozen":
         return f"the program froze before it iterated a DataLoader\n{watched.output}"
-    failed = f"failed ({decode(watched.code).signal or f'exit code {watched.code}'})" if watched.code else "failed"
+    failed = f"failed ({exits.short(watched.code)})" if watched.code else "failed"
     what = failed if watched.outcome == "failed" else "ended" if watched.outcome == "ended" else "ran out of time"
     return f"the program {what} before it iterated a DataLoader\n{watched.output}"
 
@@ -182,7 +184,7 @@ def check(process: TargetProcess, target: str, options: CheckOptions | None = No
     results = _Results()
     try:
         options.say(f"running {target} until its first iter(loader)")
-        loaders = process.wait(options.tick)
+        loaders = process.wait_for_loader()
         _examine(process, range(loaders), options, results)
     except KeyboardInterrupt:
         results.stopped = True

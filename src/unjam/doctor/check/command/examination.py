@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram, CheckInterrupted, HidingHandlers
+from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram, CheckInterrupted
 from unjam.doctor.check.command.trial_watch import TrialTimeouts
+from unjam.doctor.check.trial.tracking import HidingHandlers
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
 from unjam.doctor.judge import case_findings, findings_of_mechanisms, findings_of_trials

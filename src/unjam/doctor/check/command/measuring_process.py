@@ -13,8 +13,8 @@ from typing import Any
 from unjam.deadlines import TRIAL_CHECK
 from unjam.doctor.check.processes import end_session, session_processes, sweep_shared_memory
 from unjam.doctor.facts.tune_measurements import Measurement, TuneSetting
+from unjam.system import exits
 from unjam.system.children import reap
-from unjam.system.exits import decode
 from unjam.system.memory_limits import available_memory
 from unjam.units import duration
 
@@ -60,9 +60,7 @@ class MeasuringProcess:
                     return _measured(answers[0])
                 tick()
                 if code is not None:
-                    return self._ended(
-                        setting, "died", f"the process ended ({decode(code).signal or f'exit code {code}'})"
-                    )
+                    return self._ended(setting, "died", f"the process ended ({exits.short(code)})")
                 if time.monotonic() > until:
                     return self._ended(setting, "hung", f"did not finish within {duration(allowed + GRACE)}")
                 left = available_memory()

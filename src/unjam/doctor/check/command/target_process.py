@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import pickle
 import subprocess
-from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 
 from unjam.deadlines import DOCTOR_ALIVE, PROGRAM_CLEANUP
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
 from unjam.doctor.check.processes import child_command, kill_session
 from unjam.doctor.check.target.twin import GatherFacts, ProgramEnded, ReachedIter, RunTrial, Shutdown, StartMeasuring
+from unjam.system import exits
 from unjam.system.children import reap
-from unjam.system.exits import decode
 
 
 class TargetProcess(CapturedProgram):
@@ -35,22 +34,21 @@ class TargetProcess(CapturedProgram):
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def wait(self, tick: Callable[[], None]) -> int:
+    def wait_for_loader(self) -> int:
         """Wait until the program reaches its first iter(). Returns how many loaders it has then."""
         while not self._control.poll(DOCTOR_ALIVE.seconds / 4):
-            tick()
             code = reap(self.pid, 0)
             if code is not None and not self._control.poll(0):
                 self.gone = True
                 raise CannotExamine(
-                    f"the program ended (exit code {code}) before it iterated a DataLoader\n{self.output()}{self._about_files()}"
+                    f"the program ended ({exits.short(code)}) before it iterated a DataLoader\n{self.output()}{self._about_files()}"
                 )
         try:
             answer = pickle.loads(self._control.recv_bytes())
         except (EOFError, OSError) as error:
             self.gone = True
             code = reap(self.pid, PROGRAM_CLEANUP.seconds)
-            how = decode(code).signal or f"exit code {code}" if code is not None else "it closed its connection"
+            how = "it closed its connection" if code is None else exits.short(code)
             raise CannotExamine(
                 f"the program ended ({how}) before it iterated a DataLoader\n{self.output()}{self._about_files()}"
             ) from error

@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -224,7 +225,7 @@ def _read_report(path: str) -> dict[str, Any] | None:
     return words if isinstance(words, dict) else None
 
 
-def _wait_until(done: Any) -> None:
+def _wait_until(done: Callable[[], bool]) -> None:
     until = time.monotonic() + STACK_DUMP.seconds
     while not done() and time.monotonic() < until:
         pause(0.02)

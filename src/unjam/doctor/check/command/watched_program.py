@@ -12,14 +12,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from unjam.deadlines import DOCTOR_ALIVE, GATHER_FACTS, PROGRAM_CHECK, PROGRAM_CLEANUP, PROGRAM_EXIT
 from unjam.doctor.check.cleanup_process import WATCH_VARIABLE, record_session
 from unjam.doctor.check.command.assemble_watched import assemble_watched
-from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram, HidingHandlers
+from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
 from unjam.doctor.check.command.program_sampler import ProgramSampler
 from unjam.doctor.check.command.trial_watch import TrialTimeouts, timeout_factor
 from unjam.doctor.check.processes import (
@@ -36,6 +35,7 @@ from unjam.doctor.check.target.observer import MAY_END, STOP_EARLY, WAITS_AT_END
 from unjam.doctor.check.target.twin import ClosePipes, GatherFacts, RunTrial, Shutdown, StartMeasuring, TwinReady
 from unjam.doctor.check.target.twin_fork import SOCKET
 from unjam.doctor.check.trial.event_log import SUFFIX, progress
+from unjam.doctor.check.trial.tracking import HidingHandlers
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedProcess
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.trial import Plan, Trial
@@ -102,11 +102,11 @@ class WatchedProgram(CapturedProgram):
 
     # -- watching ----------------------------------------------------------------------------------
 
-    def watch(self, seconds: float, tick: Callable[[], None], factor: float = 1.0) -> ProgramFacts:
+    def watch(self, seconds: float, factor: float = 1.0) -> ProgramFacts:
         """Watch the program for about this many seconds of loading. factor: for the timeouts."""
         began = time.monotonic()
         try:
-            outcome, code, scene = self._until_it_stops(seconds, tick, factor)
+            outcome, code, scene = self._until_it_stops(seconds, factor)
         except KeyboardInterrupt:
             self.interrupted = True
             outcome, code, scene = "stopped", None, self._scene() if self._has_begun() else None
@@ -122,22 +122,17 @@ class WatchedProgram(CapturedProgram):
         watched.scene = scene
         return watched
 
-    def first_loaders(self, seconds: float, tick: Callable[[], None]) -> list[WatchedProcess]:
+    def first_loaders(self, seconds: float) -> list[WatchedProcess]:
         """Wait until each process of a program with `stop_early` has used its first loader; return what is known then."""
-        until = time.monotonic() + seconds
-        while reap(self.pid, PROGRAM_CHECK.seconds) is None and time.monotonic() < until:
-            tick()
+        reap(self.pid, seconds)
         return assemble_watched(self.folder)
 
-    def _until_it_stops(
-        self, seconds: float, tick: Callable[[], None], factor: float
-    ) -> tuple[str, int | None, Scene | None]:
+    def _until_it_stops(self, seconds: float, factor: float) -> tuple[str, int | None, Scene | None]:
         """Return the outcome, the exit code, and what the processes of a frozen program are doing."""
         began = changed = time.monotonic()
         size, loading = -1, 0.0
         cpu, looked = 0.0, 0.0
         while True:
-            tick()
             self._take_twins()
             code = reap(self.pid, PROGRAM_CHECK.seconds)
             now = time.monotonic()

@@ -55,7 +55,10 @@ def _functions_of(obj: Any) -> Iterator[types.FunctionType]:
                     yield function
 
 
-def hiding_handlers(functions: list[types.FunctionType]) -> list[tuple[str, int, int, int, str, str]]:
+_HidingHandler = tuple[str, int, int, int, str, str]
+
+
+def hiding_handlers(functions: list[types.FunctionType]) -> list[_HidingHandler]:
     """The handlers that hide failures.
 
     Each is (file, first line of the try, last line of the try, line of the handler, what it
@@ -68,11 +71,10 @@ def hiding_handlers(functions: list[types.FunctionType]) -> list[tuple[str, int,
     return sorted(set(found))
 
 
-def read(loader: Any, calls: list[FrameType], roots: dict[str, Any]) -> SourceReading:
+def read(loader: Any, calls: list[FrameType], handlers: list[_HidingHandler]) -> SourceReading:
     """Facts about one loader from the source code. calls: the frames at its iter(), innermost first."""
     frames = [one for one in calls if is_users(one.f_code.co_filename)]
-    functions = loading_functions(roots)
-    excepts = tuple((Place(file, at), caught, done) for file, _, _, at, caught, done in hiding_handlers(functions))
+    excepts = tuple((Place(file, at), caught, done) for file, _, _, at, caught, done in handlers)
     files = {frame.f_code.co_filename for frame in frames}
     names = {name for frame in frames for name in _names_of(loader.dataset, frame)}
     names |= {f"{name}.dataset" for frame in frames for name in _names_of(loader, frame)}

@@ -222,14 +222,14 @@ class Twin:
         roots = gather.roots_of(loader)
         inventory = Inventory(roots)
         self_inspection.object_names = inventory.names
+        handlers = source_reading.hiding_handlers(source_reading.loading_functions(roots))
         case = Case(
             gather.loader_facts(loader, captured.made[number], users_place(frame)),
             gather.process_facts(captured.facts[number], captured.environment),
             inventory.parts(),
             gather.worker_arguments(roots),
-            source_reading.read(loader, _frames(frame), roots),
+            source_reading.read(loader, _frames(frame), handlers),
         )
-        handlers = source_reading.hiding_handlers(source_reading.loading_functions(roots))
         with open(f"{folder}/case", "wb") as file:
             pickle.dump((case, tuple((f, a, b, at, done) for f, a, b, at, _, done in handlers)), file)
 

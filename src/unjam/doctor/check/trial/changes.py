@@ -8,12 +8,10 @@ import stat
 from typing import Any
 
 from unjam.doctor.check.inventory import Inventory, descriptor, lock_state, open_files
-from unjam.doctor.facts.trial import Plan
+from unjam.doctor.facts.trial import FILE_LOCKS, Plan
 from unjam.shared.dicts import SharedDict
 from unjam.shared.lists import SharedList
 from unjam.system.proc_files import descriptor_flags
-
-FILE_LOCKS = "file locks"
 
 
 def _no_file_locks() -> None:

@@ -51,11 +51,11 @@ def install(setup: TrialSetup) -> None:
     if _setup is None or _setup.folder != setup.folder:
         note_connections(setup.folder, setup.servers)
     _setup = setup
-    fetch._MapDatasetFetcher.fetch = _fetch_map  # type: ignore[method-assign]  # noqa: SLF001
-    fetch._IterableDatasetFetcher.fetch = _fetch_iterable  # type: ignore[method-assign]  # noqa: SLF001
-    for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):  # noqa: SLF001
+    fetchers: tuple[Any, Any] = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)  # noqa: SLF001
+    for kind, function in zip(fetchers, (_fetch_map, _fetch_iterable), strict=True):
+        kind.fetch = function
         if not getattr(kind, "_unjam", False):
-            kind.__init__ = functools.partialmethod(_init_fetcher, kind.__init__)  # type: ignore[method-assign, assignment]
+            kind.__init__ = functools.partialmethod(_init_fetcher, kind.__init__)
             setattr(kind, "_unjam", True)  # noqa: B010 - torch does not declare it
 
 

@@ -59,6 +59,7 @@ class LineSampler:
         """Stop sampling."""
         self._over.set()
         self._timer.cancel()
+        self._timer.join(LINE_CHECK.seconds + 1)
         if self._found:
             self._write()
 

@@ -33,6 +33,10 @@ COLLATE_CHECKS = 3  # batches for which we check what random generators the coll
 MOST_LOADED_TWICE = 6  # load this many samples twice, to check whether an index always returns the same sample
 
 
+# handlers that hide errors: file, first and last line of try, line of handler, what it does
+HidingHandlers = tuple[tuple[str, int, int, int, str], ...]
+
+
 @dataclass
 class TrialSetup:
     """What a process of a trial needs to know. It is pickled for workers that are not forked."""
@@ -41,8 +45,7 @@ class TrialSetup:
     plan: Plan
     epoch: int = 0
     first: bool = False  # the first trial: shared memory is still unchanged
-    # handlers that hide errors: file, first and last line of try, line of handler, what it does
-    handlers: tuple[tuple[str, int, int, int, str], ...] = ()
+    handlers: HidingHandlers = ()
     servers: tuple[Server, ...] = ()  # of the program
 
 
@@ -225,7 +228,6 @@ def collate(process: ProcessState, function: Callable[[Any], Any], samples: Any)
     if process.setup.plan.tolerant and isinstance(samples, list) and not samples:
         return []  # every sample of the batch failed
     process.recorder.write("collate")
-    began = time.perf_counter()
     if process.setup.plan.tolerant and isinstance(samples, list) and any(s is None for s in samples):
         kept = [s for s in samples if s is not None] or [process.good_sample]
         samples = [s if s is not None else kept[0] for s in samples]
@@ -237,10 +239,9 @@ def collate(process: ProcessState, function: Callable[[Any], Any], samples: Any)
     except BaseException as error:
         process.recorder.raised(error, "collate")
         raise
-    seconds = time.perf_counter() - began
     now = process.randomness.states() if checked else {}
     drew = [name for name in now if now[name] != states.get(name)]
-    process.recorder.write("collated", s=round(seconds, 6), **({"drew": drew} if drew else {}))
+    process.recorder.write("collated", **({"drew": drew} if drew else {}))
     _check_last_batch(process, batch)
     return batch
 
