@@ -107,7 +107,7 @@ def check(
     _check_evidence(evidence)
     if pool:
         pools = [f"{pool}:1" if pool == "ray" else pool]
-        _try_pools(pools, target, arguments, 4, json, module=bool(module))
+        _try_pools(pools, target, arguments, json, batches=4, module=bool(module))
     quiet = str(json) == "-"
     stderr = console(stderr=True)
     with stderr.status("") if stderr.is_terminal else contextlib.nullcontext() as status:
@@ -250,18 +250,26 @@ def tune(
 ) -> None:
     """Find the cheapest loader setting that is fast enough for a program."""
     from unjam.doctor.report import tune as report
-    from unjam.doctor.tune.command import CannotTune, TuneRequest, tune_result
+    from unjam.doctor.tune.command import CannotTune, recommend
 
     target, arguments = _target(program, module)
     _check_folders(json, html)
     if pool:
         pools = ["processes", pool]
-        _try_pools(pools, target, arguments, steps or 100, json, module=bool(module))
-    wanted = TuneRequest(target, arguments, bool(module), budget, step_ms, steps, profile)
+        _try_pools(pools, target, arguments, json, batches=steps or 100, module=bool(module))
     quiet = str(json) == "-"
     try:
         with progress(quiet=quiet) as say:
-            tuned, loaders = tune_result(wanted, say)
+            tuned, loaders = recommend(
+                target,
+                arguments,
+                say,
+                module=bool(module),
+                budget=budget,
+                step_ms=step_ms,
+                steps=steps,
+                profile=profile,
+            )
     except CannotTune as error:
         _stop(str(error) + _misplaced(ctx, arguments))
     if not quiet:
@@ -374,7 +382,7 @@ def _target(program: list[str] | None, module: str) -> tuple[str, list[str]]:
 
 
 def _try_pools(
-    pools: list[str], target: str, arguments: list[str], batches: int, json: Path | None, *, module: bool
+    pools: list[str], target: str, arguments: list[str], json: Path | None, *, batches: int, module: bool
 ) -> NoReturn:
     """Run the program itself on each pool until it has some batches, and print what happened."""
     from unjam.doctor.run import pools as trials

@@ -91,7 +91,7 @@ def combine(findings: list[Finding], watched: ProgramFacts, cases: list[Case]) -
         else one
         for one in kept
     ]
-    return _speed_last(ranked(kept, stopped=watched.outcome in ("failed", "frozen")))
+    return _speed_as_notes(ranked(kept, stopped=watched.outcome in ("failed", "frozen")))
 
 
 WAITS, SECONDS = 0.2, 1.5
@@ -108,7 +108,7 @@ def _is_idle_advice(one: Finding, watched: ProgramFacts) -> bool:
     return one.rule.code.startswith("UJ6") and one.rule.code < "UJ610" and (waited < SECONDS or waited < WAITS * total)
 
 
-def _speed_last(findings: list[Finding]) -> list[Finding]:
+def _speed_as_notes(findings: list[Finding]) -> list[Finding]:
     """Turn findings about speed into notes if the program has an error."""
     if not any(one.weight is Severity.ERROR for one in findings):
         return findings

@@ -62,7 +62,7 @@ def recovers(base: Trial, changed: Trial) -> bool:
     """Whether a failure disappeared: a frozen loader makes progress, any other one finishes."""
     if base.fine and not base.bad:
         return False
-    return changed.moved_on if base.outcome == "hung" else changed.fine and not changed.bad
+    return changed.progressed if base.outcome == "hung" else changed.fine and not changed.bad
 
 
 @dataclass(frozen=True, slots=True)

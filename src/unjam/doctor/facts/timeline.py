@@ -99,18 +99,10 @@ def run_timeline(run: LoaderRun) -> Timeline | None:
     if run.copies:
         sent = [((one.done - start) / 1e9, one.nbytes / 1e9) for one in run.copies]
         series.append(Series("Copied to the device", "GB/s", {"GB/s": rate_over_time(sent, span)}))
-    if run.memory:
-        series.append(Series("Private memory per worker", "MB", _memory(run.memory, start)))
+    memory = [((at - start) / 1e9, worker, nbytes) for at, worker, nbytes in run.memory]
     slow = _slow_samples(bars, rows, run.files)
-    return Timeline(
-        (*rows, "training"),
-        span,
-        tuple(merge_bars(bars, len(rows), span)),
-        tuple(longest_waits(waits)),
-        tuple(one for one in series if any(len(line) > 1 for line in one.lines.values())),
-        tuple(_slowest(slow)),
-        "the oldest batches were dropped" if run.cut else "",
-    )
+    note = "the oldest batches were dropped" if run.cut else ""
+    return _timeline([*rows, "training"], span, bars, waits, series, memory, slow, note)
 
 
 def _copy(one: TimedCopy, row: int, start: int) -> Bar:
@@ -143,18 +135,35 @@ def trial_timeline(trial: Trial) -> Timeline | None:
         ),
         Series("Waiting for data", "% of the time", {"consumer": waiting_over_time(waits, span)}),
     ]
-    memory: dict[str, list[tuple[float, float]]] = {}
-    for reading in trial.memory:
-        memory.setdefault(_row_name(reading.worker), []).append((reading.at - start, reading.private / 1e6))
-    series.append(Series("Private memory per worker", "MB", {name: thin_out(line) for name, line in memory.items()}))
+    memory = [(reading.at - start, reading.worker, reading.private) for reading in trial.memory]
     slow = [(one.index, one.seconds, _row_name(one.worker), one.file) for one in samples]
+    return _timeline([*map(_row_name, workers), "consumer"], span, bars, waits, series, memory, slow)
+
+
+def _timeline(
+    rows: list[str],
+    span: float,
+    bars: list[Bar],
+    waits: list[tuple[float, float]],
+    series: list[Series],
+    memory: list[tuple[float, int, int]],
+    slow: list[tuple[str, float, str, str]],
+    note: str = "",
+) -> Timeline:
+    """A timeline with its bars merged and its lines thinned out. memory: seconds, worker and bytes of each reading."""
+    by_worker: dict[str, list[tuple[float, float]]] = {}
+    for at, worker, nbytes in memory:
+        by_worker.setdefault(_row_name(worker), []).append((at, nbytes / 1e6))
+    lines = {name: thin_out(line) for name, line in by_worker.items()}
+    series = [*series, Series("Private memory per worker", "MB", lines)]
     return Timeline(
-        (*map(_row_name, workers), "consumer"),
+        tuple(rows),
         span,
-        tuple(merge_bars(bars, len(workers), span)),
+        tuple(merge_bars(bars, 1 + max((bar.row for bar in bars), default=-1), span)),
         tuple(longest_waits(waits)),
         tuple(one for one in series if any(len(line) > 1 for line in one.lines.values())),
         tuple(_slowest(slow)),
+        note,
     )
 
 
@@ -179,17 +188,10 @@ def measurement_timeline(one: Measurement) -> Timeline | None:
         )
         for pid, begun, collated, done, samples, slow, took, name in one.timeline
     ]
-    rows = tuple(f"worker {row}" if pid else "main" for row, pid in enumerate(workers))
+    rows = [f"worker {row}" if pid else "main" for row, pid in enumerate(workers)]
     done = sorted((bar.start + bar.fetch + bar.collate, float(bar.samples)) for bar in bars)
-    series = (Series("Samples made", "samples/s", {"samples/s": rate_over_time(done, span)}),)
-    return Timeline(
-        rows,
-        span,
-        tuple(merge_bars(bars, len(workers), span)),
-        (),
-        series,
-        tuple(_slowest(_slow_samples(bars, rows, one.files))),
-    )
+    series = [Series("Samples made", "samples/s", {"samples/s": rate_over_time(done, span)})]
+    return _timeline(rows, span, bars, [], series, [], _slow_samples(bars, rows, one.files))
 
 
 def _slow_samples(
@@ -267,13 +269,6 @@ def thin_out(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Reduce a line to a few hundred points, including the last one."""
     step = max(1, len(line) // POINTS)
     return [*line[::step], *line[-1:]] if step > 1 else line
-
-
-def _memory(readings: Iterable[tuple[int, int, int]], start: int) -> dict[str, list[tuple[float, float]]]:
-    found: dict[str, list[tuple[float, float]]] = {}
-    for at, worker, size in readings:
-        found.setdefault(_row_name(worker), []).append(((at - start) / 1e9, size / 1e6))
-    return {name: thin_out(line) for name, line in found.items()}
 
 
 def _slowest(samples: list[tuple[str, float, str, str]]) -> list[tuple[str, float, str, str]]:

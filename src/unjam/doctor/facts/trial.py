@@ -153,7 +153,7 @@ class Raised:
     index: str = ""
     worker: int = -1
     stage: str = "sample"  # or "collate", "start", "init", "consumer", "batch"
-    crosses: str = ""  # why the exception could not be pickled
+    pickle_error: str = ""  # why the exception could not be pickled
     process: int = 0  # the process that raised it
 
     @property
@@ -314,7 +314,7 @@ class Trial:
         return self.outcome in ("finished", "cut")
 
     @property
-    def moved_on(self) -> bool:
+    def progressed(self) -> bool:
         """Whether it did not freeze; it may have raised."""
         return self.fine or (self.outcome == "raised" and bool(self.samples))
 

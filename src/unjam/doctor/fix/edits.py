@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Sequence
 
 from unjam.doctor.fix.source_edit import CannotEdit, SourceEdit, call_name
 
@@ -110,6 +111,10 @@ def copy_returned(edit: SourceEdit, class_name: str, attribute: str) -> None:
             found += [one for one in reads if not isinstance(next(edit.above(one), None), ast.Attribute)]
     if not found:
         raise CannotEdit(f"{class_name} does not return {attribute}")
+    _deep_copy(edit, found)
+
+
+def _deep_copy(edit: SourceEdit, found: Sequence[ast.expr]) -> None:
     for one in found:
         edit.replace(one, f"copy.deepcopy({edit.source(one)})")
     edit.add_import("import copy")
@@ -128,9 +133,7 @@ def copy_held(edit: SourceEdit, class_name: str, attribute: str) -> None:
     ]
     if not found:
         raise CannotEdit(f"{class_name} does not index {attribute}")
-    for one in found:
-        edit.replace(one, f"copy.deepcopy({edit.source(one)})")
-    edit.add_import("import copy")
+    _deep_copy(edit, found)
 
 
 def call_set_epoch(edit: SourceEdit, line: int) -> None:
@@ -155,10 +158,7 @@ def call_set_epoch(edit: SourceEdit, line: int) -> None:
 
 def shard_stream(edit: SourceEdit, class_name: str) -> None:
     """Let each worker of each rank take its share of a stream."""
-    owner = edit.named_class(class_name)
-    method = next((n for n in owner.body if isinstance(n, ast.FunctionDef) and n.name == "__iter__"), None)
-    if method is None:
-        raise CannotEdit(f"{class_name} has no __iter__")
+    method = _method(edit, class_name, "__iter__")
     begin = edit.source(method).partition("\n")[0]
     if "def __iter__(" not in begin:
         raise CannotEdit("__iter__ has an unusual signature")
@@ -179,12 +179,16 @@ def shard_stream(edit: SourceEdit, class_name: str) -> None:
         edit.add_import(line)
 
 
+def _method(edit: SourceEdit, class_name: str, name: str) -> ast.FunctionDef:
+    for node in edit.named_class(class_name).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return node
+    raise CannotEdit(f"{class_name} has no {name}")
+
+
 def load_batches_by_item(edit: SourceEdit, class_name: str) -> None:
     """Add a __getitems__ that uses the class's own __getitem__."""
-    owner = edit.named_class(class_name)
-    method = next((n for n in owner.body if isinstance(n, ast.FunctionDef) and n.name == "__getitem__"), None)
-    if method is None:
-        raise CannotEdit(f"{class_name} has no __getitem__")
+    method = _method(edit, class_name, "__getitem__")
     edit.insert_after(method, ["", "def __getitems__(self, indices):", "    return [self[index] for index in indices]"])
 
 

@@ -9,6 +9,9 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.faults import SeedCall
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedEpoch, WatchedLoader, WatchedSample
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source_places import share_taken_at
+from unjam.doctor.facts.trial import Place
 
 
 def trainers(watched: ProgramFacts) -> list[WatchedLoader]:
@@ -90,3 +93,11 @@ def seeded_between(watched: ProgramFacts, loader: WatchedLoader) -> SeedCall | N
     began = [epoch.began for epoch in loader.epochs]
     between = [one for one in seeds for early, late in itertools.pairwise(began) if early < one.at < late]
     return between[-1] if between else None
+
+
+def stream_split(loader: WatchedLoader) -> tuple[str, Place | None, str]:
+    """Where each worker of a stream selects its share: what to name as the culprit, the line, and the evidence."""
+    place = share_taken_at(loader.home, loader.description.base or loader.description.dataset)
+    culprit = f"{loader.description.dataset}.__iter__" + (f" at {place}" if place is not None else "")
+    evidence = f"each worker selects its share at {quoted(place)}" if place is not None else ""
+    return culprit, place or loader.home or loader.made, evidence

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.program_facts import WatchedLoader
 from unjam.doctor.facts.source import line_of, quoted
-from unjam.doctor.facts.source_places import attribute_calls, share_taken_at
+from unjam.doctor.facts.source_places import attribute_calls
+from unjam.doctor.mechanisms.loaders import stream_split
 from unjam.doctor.proof import OBSERVED
 from unjam.units import count
 
@@ -77,14 +78,14 @@ def _shares(loader: WatchedLoader) -> Iterator[Explanation]:
         across = sum(len(set(found)) for found in by_worker) - len(set().union(*by_worker))
         if across < LEAST_OVERLAP * delivered or within > 0.2 * across:
             continue
-        place = share_taken_at(loader.home, loader.description.base or loader.description.dataset)
+        culprit, place, split = stream_split(loader)
         yield WorkerSharesOverlap(
-            culprit=f"{loader.description.dataset}.__iter__" + (f" at {place}" if place is not None else ""),
-            place=place or loader.home or loader.made,
+            culprit=culprit,
+            place=place,
             because=(
                 f"an epoch delivered {delivered:,} samples, of which {delivered - across - within:,} are distinct",
                 "the repeated samples came from different workers: their shares overlap, so other samples are missing",
-                f"each worker selects its share at {quoted(place)}" if place is not None else "",
+                split,
             ),
             loader=loader.name,
             dataset=loader.description.dataset,

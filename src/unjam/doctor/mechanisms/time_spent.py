@@ -10,8 +10,9 @@ from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import leaves_loop_early, line_of, quoted
-from unjam.doctor.facts.source_places import method_line, share_taken_at
+from unjam.doctor.facts.source_places import method_line
 from unjam.doctor.facts.trial import Place, Trial
+from unjam.doctor.mechanisms.loaders import stream_split
 from unjam.doctor.proof import OBSERVED
 from unjam.units import count, duration
 
@@ -367,13 +368,13 @@ def _all_by_each(case: Case) -> Iterator[Explanation]:
     (one, _), (each, most) = _processor_time(alone), _processor_time(shared)
     if one < CHEAPEST or each < one * (1 + REPEATS * (loader.workers - 1)) or most < FEWEST_SAMPLES:
         return
-    place = share_taken_at(loader.home, loader.description.base or loader.description.dataset)
+    culprit, place, split = stream_split(loader)
     yield EveryWorkerDoesAll(
-        culprit=f"{loader.description.dataset}.__iter__" + (f" at {place}" if place is not None else ""),
-        place=place or loader.home or loader.made,
+        culprit=culprit,
+        place=place,
         because=(
             f"a sample takes {duration(one)} of CPU time without workers, and {duration(each)} with {loader.workers}",
-            f"each worker selects its share at {quoted(place)}" if place is not None else "",
+            split,
         ),
         case=case,
         loader=loader.name,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import class_line, handlers_of
@@ -37,23 +38,9 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         argument = next((one for one in case.arguments if one.unpickle_error), None)
         as_is = case.as_is
         if argument is not None and as_is is not None and not as_is.fine and case.loader.start_method != "fork":
-            yield CannotBeUnpickled(
-                culprit=f"{argument.name}, at {quoted(argument.unpickle_error_place)}"
-                if argument.unpickle_error_place
-                else argument.name,
-                place=argument.unpickle_error_place or case.loader.dataset_place,
-                because=(
-                    f"{argument.name} can be pickled, but unpickling it raises {argument.unpickle_error[:200]}",
-                    f"raised at {quoted(argument.unpickle_error_place)}" if argument.unpickle_error_place else "",
-                    f"workers started with {case.loader.start_method} unpickle it first, so they end before their first sample",
-                ),
-                basis=basis_with_fork(as_is),
-                case=case,
-                argument=argument.name,
-                failed=argument.unpickle_error[:160],
-                start=case.loader.start_method,
-                accounts_for=("start", "died", "raised", "frozen"),
-            )
+            said = f"{argument.name} can be pickled, but unpickling it raises {argument.unpickle_error[:200]}"
+            place, home = argument.unpickle_error_place, case.loader.dataset_place
+            yield _cannot_be_unpickled(case, argument.name, place, home, said, argument.unpickle_error)
             return
     yield from _worker_that_never_began(known)
     yield from _lost(known)
@@ -76,20 +63,27 @@ def _worker_that_never_began(known: Knowledge) -> Iterator[Explanation]:
     case = known.case_of(loader)
     if case is not None and case.process_facts.interactive and "__main__" in ended.message:
         return  # a notebook's class, which the worker did not find: that is UJ106
+    words = failures.failure_words(ended)
+    said = f"a worker raised {words} while it unpickled its arguments"
+    yield _cannot_be_unpickled(case, "dataset", ended.place, loader.home, said, words)
+
+
+def _cannot_be_unpickled(
+    case: Case | None, argument: str, place: Place | None, home: Place | None, said: str, failed: str
+) -> Explanation:
     start = case.loader.start_method if case is not None else "spawn"
-    as_is = case.as_is if case is not None else None
-    yield CannotBeUnpickled(
-        culprit=f"the dataset, at {quoted(ended.place)}" if ended.place is not None else "the dataset",
-        place=ended.place or loader.home,
+    return CannotBeUnpickled(
+        culprit=f"{argument}, at {quoted(place)}" if place is not None else argument,
+        place=place or home,
         because=(
-            f"a worker raised {failures.failure_words(ended)} while it unpickled its arguments",
-            f"raised at {quoted(ended.place)}" if ended.place is not None else "",
+            said,
+            f"raised at {quoted(place)}" if place is not None else "",
             f"workers started with {start} unpickle it first, so they end before their first sample",
         ),
-        basis=basis_with_fork(as_is),
+        basis=basis_with_fork(case.as_is if case is not None else None),
         case=case,
-        argument="dataset",
-        failed=failures.failure_words(ended)[:160],
+        argument=argument,
+        failed=failed[:160],
         start=start,
         accounts_for=("start", "died", "raised", "frozen"),
     )

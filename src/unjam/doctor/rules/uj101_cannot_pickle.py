@@ -61,7 +61,7 @@ def cannot_be_pickled(case: Case) -> list[WorkerArgument]:
     """List the worker arguments that cannot be pickled."""
     # the doctor pickled in a fork, where an accelerator fails: ignore reasons that name it
     device = case.process_facts.accelerator or "no accelerator"
-    return [crossing for crossing in case.arguments if crossing.reason and device not in crossing.reason]
+    return [argument for argument in case.arguments if argument.reason and device not in argument.reason]
 
 
 def pickle_evidence(failed: list[WorkerArgument]) -> tuple[str, ...]:

@@ -37,7 +37,9 @@ def words(one: ExceptionChangesType) -> Words:
 
 def detect(case: Case) -> Finding | None:
     """Find an exception that torch cannot send to the main process."""
-    lost = [bad for trial in (case.as_is, case.alone) for bad in bad_samples(trial, "sample", "collate") if bad.crosses]
+    lost = [
+        bad for trial in (case.as_is, case.alone) for bad in bad_samples(trial, "sample", "collate") if bad.pickle_error
+    ]
     if not lost or not case.loader.num_workers:
         return None
     first, as_is = lost[0], case.as_is
@@ -50,7 +52,7 @@ def detect(case: Case) -> Finding | None:
         f"{first.type_name} raised by {where}",
         (
             *raised_words(first),
-            first.crosses,
+            first.pickle_error,
             "with workers: every process waits; without: the exception is raised" if hung else "",
         ),
         basis_without_samples(case, [first.index]),

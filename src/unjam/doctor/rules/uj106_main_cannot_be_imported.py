@@ -28,7 +28,7 @@ def detect(case: Case) -> Finding | None:
     """Find a class of a main module without a file, under a start method that must import it."""
     loader, as_is = case.loader, case.as_is
     names = (
-        [loader.dataset] if loader.main_class else [one for crossing in case.arguments for one in crossing.from_main]
+        [loader.dataset] if loader.main_class else [one for argument in case.arguments for one in argument.from_main]
     )
     if not loader.num_workers or loader.start_method == "fork" or not case.process_facts.interactive or not names:
         return None

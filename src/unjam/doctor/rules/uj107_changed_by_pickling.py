@@ -32,7 +32,7 @@ def detect(case: Case) -> Finding | None:
         return None
     if as_is is None or compared is None or case.alone is None:
         return None
-    unsent = any(crossing.reason or crossing.unpickle_error for crossing in case.arguments)
+    unsent = any(argument.reason or argument.unpickle_error for argument in case.arguments)
     if unsent or case.process_facts.interactive or "bootstrapping phase" in as_is.output:
         return None
     other, failure = differing(case, compared), only_in_workers(case)

@@ -61,7 +61,7 @@ def detect(case: Case) -> Finding | None:
                 f"native threads (not started by Python) at the fork: {case.process_facts.native_threads}",
             ),
             Toggle(base.plan, plans),
-            _help(case, limit_helps=limited_trial is None or limited_trial.moved_on),
+            _help(case, limit_helps=limited_trial is None or limited_trial.progressed),
             stuck.place,
         )
     return None

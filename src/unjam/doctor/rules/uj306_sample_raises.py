@@ -46,7 +46,7 @@ def detect(case: Case) -> Finding | None:
     if exception_naming_its_process(case) is not None:
         bad = [b for b in bad if not b.names_process]  # every trial runs in another process than the program
     if case.loader.num_workers:
-        bad = [b for b in bad if not b.crosses]
+        bad = [b for b in bad if not b.pickle_error]
     if alone is None or not bad:
         return None
     # if most samples fail, the cause may be the sandbox process: try in the program's own process

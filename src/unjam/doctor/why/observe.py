@@ -42,7 +42,7 @@ MOST_PYTHON_THREADS = 24
 
 
 @dataclass
-class _Watched:
+class _Observed:
     """One process while we observe it."""
 
     entry: ProcessEntry
@@ -118,9 +118,9 @@ def observe(family: Family, seconds: float = 0.0) -> Scene:
     )
 
 
-def _to_watch(family: Family) -> list[_Watched]:
+def _to_watch(family: Family) -> list[_Observed]:
     mains = {one.pid for one in family.mains}
-    found = [_Watched(one, "main", one.pid) for one in family.mains]
+    found = [_Observed(one, "main", one.pid) for one in family.mains]
     parents = {one.pid: one.parent for one in (*family.workers, *family.others)}
 
     def main_pid(pid: int) -> int:
@@ -128,12 +128,12 @@ def _to_watch(family: Family) -> list[_Watched]:
             pid = parents[pid]
         return pid
 
-    found += [_Watched(one, "worker", main_pid(one.pid)) for one in family.workers]
-    found += [_Watched(one, "helper" if is_helper(one) else "child", main_pid(one.pid)) for one in family.others]
+    found += [_Observed(one, "worker", main_pid(one.pid)) for one in family.workers]
+    found += [_Observed(one, "helper" if is_helper(one) else "child", main_pid(one.pid)) for one in family.others]
     return found
 
 
-def _first_look(one: _Watched) -> None:
+def _first_look(one: _Observed) -> None:
     pid = one.entry.pid
     one.at = time.monotonic()
     one.began = {tid: processor_time(pid, tid) for tid in thread_ids(pid)}
@@ -144,7 +144,7 @@ def _first_look(one: _Watched) -> None:
     _read_stacks(one)
 
 
-def _read_stacks(one: _Watched) -> None:
+def _read_stacks(one: _Observed) -> None:
     try:
         now = python_stacks.stacks(one.entry.pid)
     except CannotReadStacks as refused:
@@ -177,14 +177,14 @@ def _own_calls(thread: PythonThread) -> PythonThread:
     return replace(thread, frames=thread.frames[kept], values=thread.values[kept], arguments=thread.arguments[kept])
 
 
-def _doing(one: _Watched, thread: PythonThread) -> Activity:
+def _doing(one: _Observed, thread: PythonThread) -> Activity:
     if one.role == "worker":
         return stack_activity.worker_activity(thread.frames, thread.values) or Activity("process", "start")
     doing = stack_activity.main_activity(thread.frames, thread.values)
     return Activity("", "elsewhere") if one.unserved and doing.loader in ("pool", "process") else doing
 
 
-def _assign_roles(watched: list[_Watched]) -> None:
+def _assign_roles(watched: list[_Observed]) -> None:
     """Correct the roles, e.g. children of multiprocessing that are ranks become main processes."""
     for one in watched:
         thread = one.main_thread()
@@ -225,25 +225,25 @@ def _assign_roles(watched: list[_Watched]) -> None:
             one.role = "child"
 
 
-def _loads_or_trains(one: _Watched, watched: list[_Watched]) -> bool:
+def _loads_or_trains(one: _Observed, watched: list[_Observed]) -> bool:
     own = any(
         other.role == "worker" and other.main == one.entry.pid and other.doing.loader == "torch" for other in watched
     )
     return own or bool(stack_activity.collective(_frames(one)))
 
 
-def _has_loader(main: int, watched: list[_Watched]) -> bool:
+def _has_loader(main: int, watched: list[_Observed]) -> bool:
     return any(
         one.main == main and one.doing.loader in ("torch", "unjam", "pool") for one in watched if one.role == "worker"
     )
 
 
-def _frames(one: _Watched) -> tuple[Frame, ...]:
+def _frames(one: _Observed) -> tuple[Frame, ...]:
     thread = one.main_thread()
     return thread.frames if thread else ()
 
 
-def _make_main(one: _Watched, watched: list[_Watched]) -> None:
+def _make_main(one: _Observed, watched: list[_Observed]) -> None:
     one.role, one.main = "main", one.entry.pid
     # earlier observations compared another stage and thread
     one.looks, one.key = 0, ""
@@ -256,7 +256,7 @@ def _make_main(one: _Watched, watched: list[_Watched]) -> None:
             other.main = one.entry.pid
 
 
-def _look_again(watched: list[_Watched], began: float, seconds: float, executor: ThreadPoolExecutor) -> None:
+def _look_again(watched: list[_Observed], began: float, seconds: float, executor: ThreadPoolExecutor) -> None:
     """Read all stacks once more at the end, and those of active processes many times until then."""
     active = [one for one in watched if one.spied and one.doing.stage != "idle"][:12]
     until = began + max(SHORT, seconds)
@@ -270,7 +270,7 @@ def _look_again(watched: list[_Watched], began: float, seconds: float, executor:
     list(executor.map(_read_stacks, rest))
 
 
-def _may_be_endless(one: _Watched) -> bool:
+def _may_be_endless(one: _Observed) -> bool:
     """Whether a process stayed in one sample but still runs: slow, or in an endless loop."""
     if not one.same_sample or one.doing.stage not in ("sample", "collate", "task", "init", "made"):
         return False
@@ -278,7 +278,7 @@ def _may_be_endless(one: _Watched) -> bool:
     return now.kind == "nothing" or (now.limit is not None and now.limit < LONG)
 
 
-def _describe(one: _Watched, rest: IdleClock) -> Process:
+def _describe(one: _Observed, rest: IdleClock) -> Process:
     pid = one.entry.pid
     now = entry(pid) or replace(one.entry, state="Z")
     elapsed = max(0.1, time.monotonic() - one.at)
@@ -297,7 +297,7 @@ def _describe(one: _Watched, rest: IdleClock) -> Process:
     )  # fmt: skip
 
 
-def _thread(one: _Watched, tid: int, spied: PythonThread | None, elapsed: float, rest: IdleClock) -> Thread:
+def _thread(one: _Observed, tid: int, spied: PythonThread | None, elapsed: float, rest: IdleClock) -> Thread:
     pid = one.entry.pid
     found = waiting.current_wait(pid, tid)
     frames, values = (spied.frames, spied.values) if spied else ((), ())
@@ -327,7 +327,7 @@ def _thread(one: _Watched, tid: int, spied: PythonThread | None, elapsed: float,
     )
 
 
-def _numbered(one: _Watched) -> Activity:
+def _numbered(one: _Observed) -> Activity:
     heartbeat = heartbeat_of(one.entry.pid) if one.entry.name.startswith("unjam-worker") else None
     if heartbeat is not None:
         number = one.entry.name.rpartition("-")[2]
@@ -335,12 +335,12 @@ def _numbered(one: _Watched) -> Activity:
     return replace(one.doing, number=one.number) if one.doing.number < 0 and one.role == "worker" else one.doing
 
 
-def _is_forked(one: _Watched) -> bool:
+def _is_forked(one: _Observed) -> bool:
     parent = entry(one.entry.parent)
     return parent is not None and parent.command == one.entry.command and bool(parent.command) and not is_helper(parent)
 
 
-def _rank(one: _Watched) -> str:
+def _rank(one: _Observed) -> str:
     known = rank_in(environment(one.entry.pid))
     if known:
         return known

@@ -20,7 +20,7 @@ class CannotRescue(Exception):
     """No worker was killed; the message says why."""
 
 
-class Target:
+class StuckWorker:
     """One worker that may be killed. The pidfd never refers to another process, unlike a pid."""
 
     def __init__(self, worker: Process, handle: int) -> None:
@@ -36,7 +36,7 @@ class Target:
         return True
 
 
-def stuck_worker(diagnosis: Diagnosis, family: Family) -> Target:
+def stuck_worker(diagnosis: Diagnosis, family: Family) -> StuckWorker:
     """Return the stuck worker; raise if there is none or its loader cannot recover from a kill."""
     scene = diagnosis.scene
     assert scene is not None
@@ -52,7 +52,7 @@ def stuck_worker(diagnosis: Diagnosis, family: Family) -> Target:
         raise CannotRescue("no worker is stuck; nothing was killed")
     worker = found[0]
     try:
-        target = Target(worker, os.pidfd_open(worker.pid))
+        target = StuckWorker(worker, os.pidfd_open(worker.pid))
     except OSError as error:
         raise CannotRescue(f"{worker.name} has exited in the meantime; nothing was killed") from error
     # pids are reused: the pidfd must refer to the process that we observed

@@ -81,7 +81,12 @@ class Examination:
             return False
         for trial in case.trials:
             eased = {name: value for name in ("release", "threads") if (value := getattr(trial.plan, name))}
-            if eased and trial.moved_on and trial.plan == as_is.plan.changed(**eased) and case.first_alone is not None:
+            if (
+                eased
+                and trial.progressed
+                and trial.plan == as_is.plan.changed(**eased)
+                and case.first_alone is not None
+            ):
                 case.unfreezing_change = eased
                 if not trial.fine:
                     self._try(trial.plan.changed(tolerant=True))

@@ -146,7 +146,7 @@ def _resources(frames: list[Any]) -> tuple[Resource, ...]:
             with contextlib.suppress(Exception):  # an object that fails when it is asked
                 for fd, target in _descriptors_of(value, numbers):
                     if fd not in found:
-                        line = file_events.line_of(target)
+                        line = file_events.opened_at(target)
                         found[fd] = Resource(path, _kind(fd), target, _is_inherited(fd), line)
     return tuple(found.values())[:12]
 

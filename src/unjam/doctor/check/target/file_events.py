@@ -59,7 +59,7 @@ def end_sample() -> None:
     _sample = None
 
 
-def line_of(target: str) -> Place | None:
+def opened_at(target: str) -> Place | None:
     """The line that opened a file, by its path."""
     return opened.get(target.removesuffix(" (deleted)"))
 

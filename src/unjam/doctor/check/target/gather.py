@@ -221,7 +221,7 @@ def process_facts(snapshot: Mapping[str, Any], environment: Mapping[str, str]) -
         temporary=tempfile.gettempdir(),
         interactive=not os.path.isfile(getattr(main, "__file__", "") or ""),
         opened={
-            target: place for target in open_files().values() if (place := file_events.line_of(target)) is not None
+            target: place for target in open_files().values() if (place := file_events.opened_at(target)) is not None
         },
         idle_variables=thread_variables.unread_variables(_possibly_unread(environment)),
         late_variables=_late_variables(environment, snapshot["pools"]),

@@ -62,5 +62,5 @@ def record_mapped_files(observer: Observer) -> bool:
     for path, end, size in found:
         if path not in _recorded:
             _recorded.add(path)
-            observer.record(ShrunkFile(path, end, size, file_events.line_of(path), path in _full_size))
+            observer.record(ShrunkFile(path, end, size, file_events.opened_at(path), path in _full_size))
     return bool(found)

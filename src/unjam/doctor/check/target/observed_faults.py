@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from unjam.doctor.check.randomness import Randomness
-from unjam.doctor.check.target.observer import Observer
+from unjam.doctor.check.target.observer import Observer, replace_everywhere
 from unjam.doctor.check.trial.event_log import exception_fields, worker_number
 from unjam.doctor.facts.faults import EndedByException, LostBatch, SeedCall
 from unjam.doctor.facts.trial import Place, users_place
@@ -127,7 +127,7 @@ class _Seeds:
                         self._note(shown, place)
             return answer
 
-        _replace(function, name, seeded, module, sys.modules.get("torch"))
+        replace_everywhere(function, name, seeded, module, sys.modules.get("torch"))
 
     def _note(self, what: str, place: Place) -> None:
         generator = what.rpartition(".")[0]
@@ -154,11 +154,4 @@ def _record_ranks(module: ModuleType, *, observer: Observer) -> None:
                     observer.write("rank_asked", place=f"{place.file}:{place.line}")
         return answer
 
-    _replace(is_initialized, "is_initialized", asked, module, sys.modules.get("torch.distributed"))
-
-
-def _replace(function: Any, name: str, patched: Any, *owners: ModuleType | None) -> None:
-    """Put a patched function into every module that has the original under this name."""
-    for owner in owners:
-        if getattr(owner, name, None) is function:
-            vars(owner)[name] = patched
+    replace_everywhere(is_initialized, "is_initialized", asked, module, sys.modules.get("torch.distributed"))

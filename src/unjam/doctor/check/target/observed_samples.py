@@ -120,7 +120,7 @@ class SampleObserver:
         for path, size in self._writable.items():
             with contextlib.suppress(OSError):  # it is gone
                 if os.stat(path).st_size > size:
-                    self.observer.record(InheritedOutput(path, worker_number(), file_events.line_of(path)))
+                    self.observer.record(InheritedOutput(path, worker_number(), file_events.opened_at(path)))
         self.observer.write("fetched", worker=worker_number(), e=self.fetchers - 1, hashes=self._state(dataset))
 
     def _state(self, dataset: Any) -> dict[str, str]:

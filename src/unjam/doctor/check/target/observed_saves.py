@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from unjam.doctor.check.target.observer import Observer, users_line
+from unjam.doctor.check.target.observer import Observer, replace_everywhere, users_line
 from unjam.doctor.facts.program_facts import SavedFile
 
 MOST_PARTS, MOST_NUMBERS, MOST_SAVES = 20_000, 500, 200
@@ -29,9 +29,8 @@ def patch_saves(module: ModuleType, observer: Observer) -> None:
                 observer.record(SavedFile(*_contents(obj), tuple(observer.open_epochs()), users_line()))
         return save(obj, *args, **kwargs)
 
-    for owner in (module, sys.modules.get("torch")):  # torch has its own reference if it was imported before
-        if getattr(owner, "save", None) is save:
-            vars(owner)["save"] = saved
+    # torch has its own reference if it was imported before
+    replace_everywhere(save, "save", saved, module, sys.modules.get("torch"))
 
 
 def _contents(obj: Any) -> tuple[bool, frozenset[int]]:

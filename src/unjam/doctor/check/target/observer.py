@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from unjam.deadlines import PROGRAM_HELD, TRIAL_CHECK
@@ -158,3 +159,10 @@ def length_of(obj: Any) -> int | None:
         return len(obj)
     except Exception:  # noqa: BLE001 - the user's code
         return None
+
+
+def replace_everywhere(function: Any, name: str, patched: Any, *owners: ModuleType | None) -> None:
+    """Put a patched function into every module that has the original under this name."""
+    for owner in owners:
+        if getattr(owner, name, None) is function:
+            vars(owner)[name] = patched

@@ -47,7 +47,7 @@ class EventLog:
     def raised(self, error: BaseException, stage: str, index: str = "") -> None:
         """Append an exception of the trial."""
         fields = {**exception_fields(error), "index": index, "worker": self.worker, "process": self.pid}
-        self.record(Raised(**fields, stage=stage, crosses=_pickle_error(error)))
+        self.record(Raised(**fields, stage=stage, pickle_error=_pickle_error(error)))
 
 
 def read(folder: str) -> dict[int, list[dict[str, Any]]]:
