@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from unjam import SharedArray, SharedDict, SharedList, mapped
-from unjam.doctor.check.trial import event_log
+from unjam.doctor.check import event_log
 from unjam.doctor.run import batch_file
 from unjam.loader.failures import error_log as errors
 from unjam.loader.failures.incident import Incident

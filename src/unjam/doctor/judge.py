@@ -8,8 +8,9 @@ from unjam.doctor.explanation import Explanation, Knowledge, Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.mechanisms import explanations, scenes, waits
+from unjam.doctor.mechanisms import explanations, waits
 from unjam.doctor.proof import Confidence, Severity
+from unjam.doctor.queries import scenes
 from unjam.doctor.ranking import ranked
 from unjam.doctor.rules import IN_PROGRAMS, IN_SCENES, IN_TRIALS, NAMED
 from unjam.doctor.rules.rule import Finding, by_harm, fit_to_show, without_echoes

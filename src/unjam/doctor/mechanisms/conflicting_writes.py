@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.faults import InheritedOutput, SampleOutput
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES, SUGGESTED
+from unjam.doctor.queries import failures
 from unjam.units import count
 
 

@@ -11,8 +11,8 @@ from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.faults import EndedByException
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import failures, scenes
 from unjam.doctor.proof import AGREES, OBSERVED
+from unjam.doctor.queries import failures, scenes
 from unjam.units import size
 
 

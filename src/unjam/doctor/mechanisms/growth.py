@@ -11,8 +11,8 @@ from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.program_facts import ResourceUsage, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import filled_at
-from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES, SUGGESTED
+from unjam.doctor.queries import failures
 from unjam.units import size
 
 # the fewest measurements to compare, after a first quarter in which caches fill; and for a process that ran out of descriptors

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import filled_at
-from unjam.doctor.mechanisms.trials import differing, names
+from unjam.doctor.queries.trials import differing, names
 from unjam.units import count
 
 

@@ -10,8 +10,8 @@ from unjam.doctor.facts.program_facts import WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import stored
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES, OBSERVED
+from unjam.doctor.queries import failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

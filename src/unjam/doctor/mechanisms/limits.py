@@ -11,8 +11,8 @@ from unjam.doctor.facts.faults import LimitChange, WatchedFailure
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import filled_at
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES, SUGGESTED
+from unjam.doctor.queries import failures
 
 # error number -> the limits that may have been reached
 _LIMITS = {

@@ -14,9 +14,9 @@ from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls, called_on_attribute
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms import failures, scenes
-from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import AGREES, Basis, Toggle
+from unjam.doctor.queries import failures, scenes
+from unjam.doctor.queries.trials import names
 from unjam.units import count
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.program_facts import WatchedEpoch, WatchedLoader, WatchedSample
-from unjam.doctor.mechanisms.loaders import trainers
 from unjam.doctor.proof import SUGGESTED
+from unjam.doctor.queries.loaders import trainers
 from unjam.units import count
 
 FEWEST = 20  # examined samples of an epoch

@@ -10,9 +10,9 @@ from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.faults import Resource
 from unjam.doctor.facts.program_facts import ProcessObservations
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import failures
-from unjam.doctor.mechanisms.trials import basis_correct_with, wrong_samples
 from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
+from unjam.doctor.queries import failures
+from unjam.doctor.queries.trials import basis_correct_with, wrong_samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

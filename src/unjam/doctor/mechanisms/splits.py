@@ -9,8 +9,8 @@ from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.program_facts import WatchedLoader
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls
-from unjam.doctor.mechanisms.loaders import stream_split
 from unjam.doctor.proof import OBSERVED
+from unjam.doctor.queries.loaders import stream_split
 from unjam.units import count
 
 # functions that choose samples at random

@@ -12,9 +12,9 @@ from unjam.doctor.facts.program_facts import HASH, SETTING, ProgramFacts, Watche
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, stored
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms import failures
-from unjam.doctor.mechanisms.trials import basis_correct_with, wrong_samples
 from unjam.doctor.proof import AGREES, OBSERVED, Basis
+from unjam.doctor.queries import failures
+from unjam.doctor.queries.trials import basis_correct_with, wrong_samples
 from unjam.units import count
 
 # start of a process setting's name -> functions that change it

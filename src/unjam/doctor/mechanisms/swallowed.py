@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.source import line_of, quoted
-from unjam.doctor.mechanisms import failures
+from unjam.doctor.queries import failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import leaves_loop_early, line_of, quoted
 from unjam.doctor.facts.source_places import method_line
 from unjam.doctor.facts.trial import Place, Trial
-from unjam.doctor.mechanisms.loaders import stream_split
 from unjam.doctor.proof import OBSERVED
+from unjam.doctor.queries.loaders import stream_split
 from unjam.units import count, duration
 
 # to report, and to warn: for how many seconds training waited, without the first batch of each epoch, and their share

@@ -11,8 +11,8 @@ from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import class_line, handlers_of
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms import failures
-from unjam.doctor.mechanisms.trials import basis_with_fork
+from unjam.doctor.queries import failures
+from unjam.doctor.queries.trials import basis_with_fork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.scenes import waited
+from unjam.doctor.queries.scenes import waited
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.terminal import escape
 from unjam.doctor.report.text import show_finding

@@ -23,8 +23,8 @@ from __future__ import annotations
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, WorkerArgument
 from unjam.doctor.facts.source_places import function_at
-from unjam.doctor.mechanisms.trials import basis_with_fork
 from unjam.doctor.mechanisms.unsendable import CannotBeUnpickled
+from unjam.doctor.queries.trials import basis_with_fork
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ101", "cannot-pickle", symptom="start")

@@ -22,9 +22,9 @@ from __future__ import annotations
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.unsendable import BatchCannotBeUnpickled, BatchLost
 from unjam.doctor.proof import AGREES
+from unjam.doctor.queries import scenes
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import every
 

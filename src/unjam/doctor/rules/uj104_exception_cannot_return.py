@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import bad_samples, basis_without_samples, raised_words
 from unjam.doctor.mechanisms.unsendable import ExceptionChangesType
+from unjam.doctor.queries.trials import bad_samples, basis_without_samples, raised_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ104", "exception-cannot-return", symptom="frozen")

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import basis_with_fork
+from unjam.doctor.queries.trials import basis_with_fork
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ105", "no-main-guard", symptom="start")

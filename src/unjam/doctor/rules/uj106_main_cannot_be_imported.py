@@ -18,7 +18,7 @@ Limits: none known.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import basis_with_fork
+from unjam.doctor.queries.trials import basis_with_fork
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ106", "main-cannot-be-imported", symptom="start")

@@ -19,7 +19,7 @@ Limits: the doctor does not see a difference that no sample uses.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import basis_correct_with, differing, names, only_in_workers
+from unjam.doctor.queries.trials import basis_correct_with, differing, names, only_in_workers
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ107", "changed-by-pickling", symptom="differs")

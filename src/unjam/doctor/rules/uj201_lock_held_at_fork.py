@@ -22,9 +22,9 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import place_of
-from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import blocked_lock, describe_worker, stuck_processes
 from unjam.doctor.proof import AGREES, Toggle
+from unjam.doctor.queries import scenes
+from unjam.doctor.queries.trials import blocked_lock, describe_worker, stuck_processes
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ201", "lock-held-at-fork", symptom="frozen")

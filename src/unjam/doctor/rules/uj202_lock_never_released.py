@@ -22,10 +22,10 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.not_released import LockFileNotRemoved, NeverReleased
-from unjam.doctor.mechanisms.trials import blocked_lock, describe_worker, stuck_processes
 from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
+from unjam.doctor.queries import scenes
+from unjam.doctor.queries.trials import blocked_lock, describe_worker, stuck_processes
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ202", "lock-never-released", symptom="frozen")

@@ -21,9 +21,9 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import StuckProcess
-from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import describe_worker, stuck_processes, waits_for
 from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
+from unjam.doctor.queries import scenes
+from unjam.doctor.queries.trials import describe_worker, stuck_processes, waits_for
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ204", "thread-lost-at-fork", symptom="frozen")

@@ -21,10 +21,10 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import describe_worker, stuck_processes, waits_for
 from unjam.doctor.mechanisms.waits import PoolWaitsForItself, ProducerNeverEnds
 from unjam.doctor.proof import AGREES, SUGGESTED
+from unjam.doctor.queries import scenes
+from unjam.doctor.queries.trials import describe_worker, stuck_processes, waits_for
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.units import every
 

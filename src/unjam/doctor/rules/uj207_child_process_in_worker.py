@@ -17,7 +17,7 @@ here.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import bad_samples, basis_without_workers
+from unjam.doctor.queries.trials import bad_samples, basis_without_workers
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ207", "child-process-in-worker", symptom="differs")

@@ -22,10 +22,10 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import StuckProcess
-from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import describe_worker, mean_seconds, stuck_processes
 from unjam.doctor.mechanisms.waits import InputTakenWhole
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
+from unjam.doctor.queries import scenes
+from unjam.doctor.queries.trials import describe_worker, mean_seconds, stuck_processes
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import count, duration
 

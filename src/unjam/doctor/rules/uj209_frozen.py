@@ -19,10 +19,10 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import describe_worker, stuck_processes
 from unjam.doctor.mechanisms.waits import FrozenProgram
 from unjam.doctor.proof import SUGGESTED
+from unjam.doctor.queries import scenes
+from unjam.doctor.queries.trials import describe_worker, stuck_processes
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
 

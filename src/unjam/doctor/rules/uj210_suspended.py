@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes
 from unjam.doctor.proof import OBSERVED
+from unjam.doctor.queries import scenes
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
 

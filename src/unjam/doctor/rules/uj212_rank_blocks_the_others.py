@@ -21,9 +21,9 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts import stack_activity
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.ranks import RankSkippedSteps
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
+from unjam.doctor.queries import scenes
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import count, duration
 

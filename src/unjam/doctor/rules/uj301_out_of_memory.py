@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.mechanisms.trials import dead_processes, is_memory_error
 from unjam.doctor.proof import AGREES, Toggle
+from unjam.doctor.queries.trials import dead_processes, is_memory_error
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import count, size
 

@@ -19,7 +19,7 @@ Limits: the innermost Python line is known, the native function is not.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import basis_without_samples, dead_processes
+from unjam.doctor.queries.trials import basis_without_samples, dead_processes
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ302", "native-crash", symptom="died")

@@ -17,7 +17,7 @@ line only sometimes.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import bad_samples, basis_without_samples, dead_processes
+from unjam.doctor.queries.trials import bad_samples, basis_without_samples, dead_processes
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ303", "exit-in-dataset", symptom="died")

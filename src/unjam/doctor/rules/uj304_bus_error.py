@@ -20,7 +20,7 @@ from __future__ import annotations
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.ended_peers import MappedFileShrunk
-from unjam.doctor.mechanisms.trials import basis_without_samples, dead_processes
+from unjam.doctor.queries.trials import basis_without_samples, dead_processes
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.units import size
 

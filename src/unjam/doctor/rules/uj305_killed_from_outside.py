@@ -20,9 +20,9 @@ from __future__ import annotations
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import basis_without_samples, dead_processes
 from unjam.doctor.proof import AGREES
+from unjam.doctor.queries import scenes
+from unjam.doctor.queries.trials import basis_without_samples, dead_processes
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.doctor.rules.uj302_native_crash import SIGNALS
 from unjam.units import count, duration

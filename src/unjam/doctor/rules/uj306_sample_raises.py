@@ -17,7 +17,7 @@ loaded.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import (
+from unjam.doctor.queries.trials import (
     bad_samples,
     basis_without_samples,
     exception_naming_its_process,

@@ -16,8 +16,8 @@ Limits: none known.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import bad_samples, raised_words
 from unjam.doctor.proof import Toggle
+from unjam.doctor.queries.trials import bad_samples, raised_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ307", "worker-init-fails", symptom="differs")

@@ -20,8 +20,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import exception_naming_its_process, first_line, only_in_workers, raised_words
 from unjam.doctor.proof import AGREES, Toggle
+from unjam.doctor.queries.trials import exception_naming_its_process, first_line, only_in_workers, raised_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule(

@@ -16,8 +16,8 @@ Limits: this is a symptom; the exception is shown unchanged.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import first_line, raised_words
 from unjam.doctor.proof import OBSERVED
+from unjam.doctor.queries.trials import first_line, raised_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule(

@@ -29,8 +29,8 @@ from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls, class_line, method_line
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES, OBSERVED
+from unjam.doctor.queries import failures
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.system.file_owner import is_users
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Plan, Trial
-from unjam.doctor.mechanisms.trials import differing, first_line
 from unjam.doctor.proof import Severity, Toggle
+from unjam.doctor.queries.trials import differing, first_line
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ311", "fails-if-workers-are-added", Severity.NOTE, symptom="predicted")

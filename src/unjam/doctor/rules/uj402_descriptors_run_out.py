@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.mechanisms.trials import ending_words, out_of_descriptors
 from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
+from unjam.doctor.queries.trials import ending_words, out_of_descriptors
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ402", "descriptors-run-out", symptom="raised", explains=("frozen",))

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import ending_words
 from unjam.doctor.proof import Severity, Toggle
+from unjam.doctor.queries.trials import ending_words
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import size
 

@@ -22,8 +22,8 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.mechanisms.growth import GrowingUse
-from unjam.doctor.mechanisms.loaders import trainers
 from unjam.doctor.proof import AGREES, Severity
+from unjam.doctor.queries.loaders import trainers
 from unjam.doctor.rules.rule import Finding, Rule, case_of
 from unjam.units import size
 

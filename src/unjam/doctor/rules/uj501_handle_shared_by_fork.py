@@ -28,8 +28,8 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.source import line_of, per_worker_change
 from unjam.doctor.mechanisms.shared_open_files import ITERATOR, SharedOpenFile, iterator_of
-from unjam.doctor.mechanisms.trials import basis_correct_with, differing, names, only_in_workers
 from unjam.doctor.proof import AGREES, SUGGESTED
+from unjam.doctor.queries.trials import basis_correct_with, differing, names, only_in_workers
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.units import count
 

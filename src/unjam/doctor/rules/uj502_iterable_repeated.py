@@ -19,10 +19,10 @@ from __future__ import annotations
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.mechanisms.loaders import is_one_of_ranks
 from unjam.doctor.mechanisms.splits import WorkerSharesOverlap
-from unjam.doctor.mechanisms.trials import stable_counts
 from unjam.doctor.proof import Toggle
+from unjam.doctor.queries.loaders import is_one_of_ranks
+from unjam.doctor.queries.trials import stable_counts
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ502", "iterable-repeated", symptom="lost")

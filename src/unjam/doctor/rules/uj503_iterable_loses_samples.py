@@ -17,9 +17,9 @@ Limits: samples are compared only by the parts that do not depend on random numb
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.loaders import is_one_of_ranks
-from unjam.doctor.mechanisms.trials import stable_counts
 from unjam.doctor.proof import OBSERVED
+from unjam.doctor.queries.loaders import is_one_of_ranks
+from unjam.doctor.queries.trials import stable_counts
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import count
 

@@ -22,8 +22,8 @@ from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.trial import Place, Trial
-from unjam.doctor.mechanisms.loaders import by_index, same_training, seeded_between, trainers
 from unjam.doctor.proof import OBSERVED, Toggle
+from unjam.doctor.queries.loaders import by_index, same_training, seeded_between, trainers
 from unjam.doctor.rules.rule import Finding, Rule, case_of, line_evidence
 from unjam.doctor.rules.uj505_same_random_numbers import GLOBAL, repeated, seeded_in_worker
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import OBSERVED
+from unjam.doctor.queries.trials import names
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 from unjam.units import count
 

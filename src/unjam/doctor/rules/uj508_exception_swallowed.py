@@ -24,8 +24,8 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import keeps_record, quoted
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms.swallowed import RetriesWithoutEnd
-from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import OBSERVED, SUGGESTED, Severity
+from unjam.doctor.queries.trials import names
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import count
 

@@ -22,8 +22,8 @@ from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms.loaders import consecutive, trainers
 from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.queries.loaders import consecutive, trainers
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ510", "set-epoch-missing", Severity.WARNING)

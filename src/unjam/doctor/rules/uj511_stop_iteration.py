@@ -17,8 +17,8 @@ Limits: none known.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import bad_samples, names
 from unjam.doctor.proof import OBSERVED
+from unjam.doctor.queries.trials import bad_samples, names
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ511", "stop-iteration", symptom="raised", replaces=("UJ512", "UJ526"))

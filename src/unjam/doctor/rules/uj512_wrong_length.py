@@ -20,9 +20,9 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.source_places import method_line
-from unjam.doctor.mechanisms.failures import loader_of
 from unjam.doctor.mechanisms.lengths import CountedEarlier
 from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.queries.failures import loader_of
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ512", "wrong-length", Severity.WARNING)

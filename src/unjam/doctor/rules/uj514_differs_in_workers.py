@@ -15,8 +15,8 @@ Limits: this is a symptom. Datasets whose samples differ from call to call anywa
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import differing, names
 from unjam.doctor.proof import AGREES, SUGGESTED, Ground, Toggle
+from unjam.doctor.queries.trials import differing, names
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ514", "differs-in-workers", symptom="differs", fallback=True)

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Raised, Trial
-from unjam.doctor.mechanisms.trials import bad_samples, basis_without_samples, first_line, names
 from unjam.doctor.proof import AGREES
+from unjam.doctor.queries.trials import bad_samples, basis_without_samples, first_line, names
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ515", "samples-do-not-fit", symptom="none")

@@ -24,8 +24,8 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
-from unjam.doctor.mechanisms.loaders import consecutive, draws_random_numbers, same_training, seeded_between, trainers
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
+from unjam.doctor.queries.loaders import consecutive, draws_random_numbers, same_training, seeded_between, trainers
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.doctor.rules.uj506_random_repeats_each_epoch import SEEDS
 

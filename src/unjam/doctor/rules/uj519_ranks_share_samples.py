@@ -22,8 +22,8 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms.loaders import draws_random_numbers, trainers
 from unjam.doctor.proof import OBSERVED, SUGGESTED, Severity
+from unjam.doctor.queries.loaders import draws_random_numbers, trainers
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import count
 

@@ -22,10 +22,10 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import line_of, quoted
-from unjam.doctor.mechanisms.loaders import evaluators, trainers
 from unjam.doctor.mechanisms.splits import RanksOrderDifferently, RanksSplitDifferently
-from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import OBSERVED
+from unjam.doctor.queries.loaders import evaluators, trainers
+from unjam.doctor.queries.trials import names
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ521", "split-overlaps", replaces=("UJ519",))

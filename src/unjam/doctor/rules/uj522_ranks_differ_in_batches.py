@@ -20,8 +20,8 @@ from __future__ import annotations
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source_places import attribute_calls
-from unjam.doctor.mechanisms.loaders import trainers
 from unjam.doctor.proof import AGREES, OBSERVED
+from unjam.doctor.queries.loaders import trainers
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ522", "ranks-differ-in-batches", symptom="frozen")

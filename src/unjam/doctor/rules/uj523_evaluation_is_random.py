@@ -21,8 +21,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.mechanisms.loaders import evaluators, shared_objects, trainers
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
+from unjam.doctor.queries.loaders import evaluators, shared_objects, trainers
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ523", "evaluation-is-random", Severity.WARNING)

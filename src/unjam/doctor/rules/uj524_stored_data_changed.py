@@ -21,9 +21,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.mechanisms.loaders import attribute_name, by_index, changed_paths, draws_random_numbers
-from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import AGREES
+from unjam.doctor.queries.loaders import attribute_name, by_index, changed_paths, draws_random_numbers
+from unjam.doctor.queries.trials import names
 from unjam.doctor.rules.rule import Finding, Rule, case_of
 from unjam.units import count
 

@@ -21,9 +21,9 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source_places import class_line
-from unjam.doctor.mechanisms.loaders import trainers
-from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import AGREES, Severity
+from unjam.doctor.queries.loaders import trainers
+from unjam.doctor.queries.trials import names
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import count
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.mechanisms.loaders import changed_paths
 from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.queries.loaders import changed_paths
 from unjam.doctor.rules.rule import Finding, Rule, dataset_place
 
 RULE = Rule("UJ526", "epochs-differ-in-length", Severity.WARNING, symptom="short")

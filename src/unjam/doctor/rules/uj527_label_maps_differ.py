@@ -18,8 +18,8 @@ from __future__ import annotations
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.source_places import attribute_line
-from unjam.doctor.mechanisms.loaders import evaluators, trainers
 from unjam.doctor.proof import OBSERVED
+from unjam.doctor.queries.loaders import evaluators, trainers
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ527", "label-maps-differ")

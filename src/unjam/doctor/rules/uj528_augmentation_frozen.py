@@ -20,9 +20,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.mechanisms.loaders import by_index, changed_paths, trainers
-from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.queries.loaders import by_index, changed_paths, trainers
+from unjam.doctor.queries.trials import names
 from unjam.doctor.rules.rule import Finding, Rule, dataset_place
 from unjam.units import count
 

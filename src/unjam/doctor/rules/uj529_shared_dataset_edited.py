@@ -19,8 +19,8 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import sets_through
-from unjam.doctor.mechanisms.loaders import evaluators, shared_objects, trainers
 from unjam.doctor.proof import AGREES
+from unjam.doctor.queries.loaders import evaluators, shared_objects, trainers
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ529", "shared-dataset-edited")

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts
-from unjam.doctor.mechanisms.loaders import attribute_name
 from unjam.doctor.proof import AGREES, Severity
+from unjam.doctor.queries.loaders import attribute_name
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ532", "transform-not-used", Severity.WARNING)

@@ -25,9 +25,9 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, SavedFile, WatchedLoader
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.loaders import trainers
 from unjam.doctor.mechanisms.time_spent import LoadedToBeSkipped
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
+from unjam.doctor.queries.loaders import trainers
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ534", "checkpoint-without-loader", Severity.WARNING)

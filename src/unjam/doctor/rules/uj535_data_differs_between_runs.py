@@ -29,8 +29,8 @@ from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms.loaders import trainers
 from unjam.doctor.proof import AGREES, Severity
+from unjam.doctor.queries.loaders import trainers
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ535", "data-differs-between-runs", Severity.WARNING)

@@ -21,8 +21,8 @@ import itertools
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
-from unjam.doctor.mechanisms.loaders import trainers
 from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.queries.loaders import trainers
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ536", "generator-shared", Severity.NOTE)

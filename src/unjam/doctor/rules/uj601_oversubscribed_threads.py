@@ -19,8 +19,8 @@ Limits: measured on this machine and under its present load.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import basis_faster_with
 from unjam.doctor.proof import Severity
+from unjam.doctor.queries.trials import basis_faster_with
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ601", "oversubscribed-threads", Severity.WARNING, symptom="slow")

@@ -23,8 +23,8 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.trial import FILE_LOCKS
 from unjam.doctor.mechanisms.time_spent import WorkersTakeTurns
-from unjam.doctor.mechanisms.trials import basis_faster_with
 from unjam.doctor.proof import Severity
+from unjam.doctor.queries.trials import basis_faster_with
 from unjam.doctor.rules.rule import Finding, Rule, line_evidence
 
 RULE = Rule("UJ602", "serialised-by-lock", Severity.WARNING, symptom="slow")

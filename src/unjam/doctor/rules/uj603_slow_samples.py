@@ -23,9 +23,9 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms import scenes
-from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
+from unjam.doctor.queries import scenes
+from unjam.doctor.queries.trials import names
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import count, duration, with_file
 

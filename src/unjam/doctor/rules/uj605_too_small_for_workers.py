@@ -18,8 +18,8 @@ Limits: measured without a training step, which would hide part of the workers' 
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import basis_faster_with, mean_seconds
 from unjam.doctor.proof import Severity
+from unjam.doctor.queries.trials import basis_faster_with, mean_seconds
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
 

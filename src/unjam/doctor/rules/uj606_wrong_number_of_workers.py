@@ -16,8 +16,8 @@ Limits: measured on this machine without a training step.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import basis_faster_with, mean_seconds
 from unjam.doctor.proof import Severity
+from unjam.doctor.queries.trials import basis_faster_with, mean_seconds
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
 

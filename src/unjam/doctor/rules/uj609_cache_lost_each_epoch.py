@@ -20,8 +20,8 @@ import itertools
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedEpoch, WatchedLoader
 from unjam.doctor.facts.source_places import stored
-from unjam.doctor.mechanisms.loaders import attribute_name
 from unjam.doctor.proof import AGREES, Severity
+from unjam.doctor.queries.loaders import attribute_name
 from unjam.doctor.rules.rule import Finding, Rule, dataset_place, line_evidence
 
 RULE = Rule("UJ609", "cache-lost-each-epoch", Severity.WARNING, symptom="slow")

@@ -17,8 +17,8 @@ Limits: workers that do not use the accelerator work, so nothing is reported for
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import first_line
 from unjam.doctor.proof import Toggle
+from unjam.doctor.queries.trials import first_line
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ703", "accelerator-before-fork", symptom="differs")

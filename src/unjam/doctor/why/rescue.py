@@ -9,7 +9,7 @@ import os
 import signal
 
 from unjam.doctor.facts.scene import Process
-from unjam.doctor.mechanisms.scenes import blocked_processes
+from unjam.doctor.queries.scenes import blocked_processes
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.why.families import Family
 from unjam.system.owned_fd import OwnedFd

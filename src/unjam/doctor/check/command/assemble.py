@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from unjam.doctor.check.command.trial_watch import TrialObservation
-from unjam.doctor.check.trial.event_log import read
+from unjam.doctor.check.event_log import read
 from unjam.doctor.check.trial.line_sampler import hottest
 from unjam.doctor.facts.recording import decode
 from unjam.doctor.facts.trial import (

@@ -6,7 +6,7 @@ import typing
 from dataclasses import replace
 from typing import Any
 
-from unjam.doctor.check.trial.event_log import read
+from unjam.doctor.check.event_log import read
 from unjam.doctor.facts.faults import WatchedFailure
 from unjam.doctor.facts.loader_description import LoaderDescription
 from unjam.doctor.facts.program_facts import ResourceUsage, WatchedEpoch, WatchedLoader, WatchedProcess, WatchedSample

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.deadlines import STACK_DUMP, TRIAL_CHECK
+from unjam.doctor.check.event_log import progress
 from unjam.doctor.check.processes import (
     Usage,
     end_session,
@@ -26,7 +27,6 @@ from unjam.doctor.check.processes import (
     sweep_shared_memory,
 )
 from unjam.doctor.check.trial import self_inspection
-from unjam.doctor.check.trial.event_log import progress
 from unjam.system import stacks, waiting
 from unjam.system.children import reap
 from unjam.system.memory_limits import available_memory, oom_kills

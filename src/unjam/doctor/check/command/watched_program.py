@@ -21,6 +21,7 @@ from unjam.doctor.check.command.assemble_watched import assemble_watched
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
 from unjam.doctor.check.command.program_sampler import ProgramSampler
 from unjam.doctor.check.command.trial_watch import TrialTimeouts, timeout_factor
+from unjam.doctor.check.event_log import SUFFIX, progress
 from unjam.doctor.check.processes import (
     Usage,
     child_command,
@@ -34,7 +35,6 @@ from unjam.doctor.check.target.launch_watched import EDITS, REFUSED
 from unjam.doctor.check.target.observer import MAY_END, STOP_EARLY, WAITS_AT_END
 from unjam.doctor.check.target.twin import ClosePipes, GatherFacts, RunTrial, Shutdown, StartMeasuring, TwinReady
 from unjam.doctor.check.target.twin_fork import SOCKET
-from unjam.doctor.check.trial.event_log import SUFFIX, progress
 from unjam.doctor.check.trial.tracking import HidingHandlers
 from unjam.doctor.facts.program_facts import ProgramFacts, WatchedProcess
 from unjam.doctor.facts.scene import Scene

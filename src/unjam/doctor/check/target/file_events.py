@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from unjam.doctor.check.event_log import worker_number
 from unjam.doctor.check.target.observer import Observer, users_line
-from unjam.doctor.check.trial.event_log import worker_number
 from unjam.doctor.facts.faults import FileOperation, LimitChange, LockFile
 from unjam.doctor.facts.trial import Place
 from unjam.system.import_hook import after_import

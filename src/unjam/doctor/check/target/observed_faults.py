@@ -11,9 +11,9 @@ import time
 from types import ModuleType
 from typing import Any
 
+from unjam.doctor.check.event_log import exception_fields, worker_number
 from unjam.doctor.check.randomness import Randomness
 from unjam.doctor.check.target.observer import Observer, replace_everywhere
-from unjam.doctor.check.trial.event_log import exception_fields, worker_number
 from unjam.doctor.facts.faults import EndedByException, LostBatch, SeedCall
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.file_owner import is_users

@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from unjam.doctor.check.event_log import worker_number
 from unjam.doctor.check.inventory import Inventory
 from unjam.doctor.check.randomness import Randomness
+from unjam.doctor.check.recorded_dataset import RecordedBatches, RecordedDataset, RecordedStream
 from unjam.doctor.check.resource_usage import resources
 from unjam.doctor.check.target import error_context, file_events, observed_faults
 from unjam.doctor.check.target.describe_loader import fingerprint, plain_index
@@ -29,8 +31,6 @@ from unjam.doctor.check.target.mapped_files import record_mapped_files
 from unjam.doctor.check.target.observer import Observer
 from unjam.doctor.check.target.outside_state import OutsideState
 from unjam.doctor.check.target.unreleased_resources import HeldResources
-from unjam.doctor.check.trial.event_log import worker_number
-from unjam.doctor.check.trial.recorded_dataset import RecordedBatches, RecordedDataset, RecordedStream
 from unjam.doctor.facts.digest import digest, signature, weigh
 from unjam.doctor.facts.faults import InheritedOutput, SampleOutput, UnreleasedResource
 from unjam.doctor.facts.program_facts import ResourceUsage, WatchedSample

@@ -16,8 +16,8 @@ from typing import Any
 
 from unjam.deadlines import PROGRAM_HELD, TRIAL_CHECK
 from unjam.doctor.check.cleanup_process import WATCH_VARIABLE
+from unjam.doctor.check.event_log import EventLog, exception_fields, worker_number
 from unjam.doctor.check.processes import pause
-from unjam.doctor.check.trial.event_log import EventLog, exception_fields, worker_number
 from unjam.doctor.facts.faults import WatchedFailure
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.by_identity import ByIdentity

@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+from unjam.doctor.check.event_log import EventLog, worker_number
 from unjam.doctor.check.inventory import Inventory
 from unjam.doctor.check.randomness import Randomness
+from unjam.doctor.check.recorded_dataset import Record, RecordedBatches, RecordedStream, batch_name
 from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.changes import apply_in_worker
-from unjam.doctor.check.trial.event_log import EventLog, worker_number
 from unjam.doctor.check.trial.line_sampler import LineSampler
-from unjam.doctor.check.trial.recorded_dataset import Record, RecordedBatches, RecordedStream, batch_name
 from unjam.doctor.check.trial.tracking import (
     MOST_LOADED_TWICE,
     SKIPPED,

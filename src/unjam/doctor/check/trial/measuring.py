@@ -21,9 +21,9 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from unjam.deadlines import DOCTOR_ALIVE
+from unjam.doctor.check.event_log import exception_fields
 from unjam.doctor.check.trial import sandbox
 from unjam.doctor.check.trial.changes import reopen_privately
-from unjam.doctor.check.trial.event_log import exception_fields
 from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.run import batch_name, size_of
 from unjam.doctor.facts.sample_files import file_list

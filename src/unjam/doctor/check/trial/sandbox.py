@@ -18,10 +18,10 @@ from typing import Any
 from unjam.deadlines import PREFETCH_DONE
 from unjam.doctor.check import resource_usage
 from unjam.doctor.check.cleanup_process import record_session
+from unjam.doctor.check.event_log import EventLog, progress
 from unjam.doctor.check.inventory import Inventory, contents, open_files, walk
 from unjam.doctor.check.trial import instrument, self_inspection, shared_memory
 from unjam.doctor.check.trial.changes import apply_changes, reopen_privately
-from unjam.doctor.check.trial.event_log import EventLog, progress
 from unjam.doctor.check.trial.instrument import WorkerInit
 from unjam.doctor.check.trial.line_sampler import LineSampler
 from unjam.doctor.check.trial.tracking import TrialSetup

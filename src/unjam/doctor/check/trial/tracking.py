@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.deadlines import TRIAL_CHECK
+from unjam.doctor.check.event_log import EventLog
 from unjam.doctor.check.inventory import Inventory, walk
 from unjam.doctor.check.processes import pause
 from unjam.doctor.check.randomness import Randomness
 from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.changes import release_own_locks
-from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.trial_resources import Server, note_error
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.sample_files import file_of

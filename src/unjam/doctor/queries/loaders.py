@@ -1,4 +1,4 @@
-"""Queries on a watched program that several rules share. Nothing here names a cause."""
+"""Queries on a watched program."""
 
 from __future__ import annotations
 

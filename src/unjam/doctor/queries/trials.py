@@ -1,4 +1,4 @@
-"""Queries on a Case that several rules share. Nothing here names a cause."""
+"""Queries on a case: one loader and its trials."""
 
 from __future__ import annotations
 

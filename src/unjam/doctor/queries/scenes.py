@@ -1,4 +1,4 @@
-"""Queries on a Scene that several rules share. Nothing here names a cause."""
+"""Queries on a scene: the processes of a stuck program."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from unjam.doctor.facts.held_locks import locks_acquired_at
 from unjam.doctor.facts.scene import Holder, Process, Scene, Thread
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.trial import Place, SyncObject
-from unjam.doctor.mechanisms.trials import worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Ground
+from unjam.doctor.queries.trials import worker_words
 from unjam.units import count, duration
 
 # stages in which a process works on samples

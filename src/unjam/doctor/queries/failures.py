@@ -1,4 +1,4 @@
-"""Queries on a program's failures that several mechanisms share."""
+"""Queries on the failures of a watched program."""
 
 from __future__ import annotations
 
