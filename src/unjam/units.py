@@ -34,6 +34,11 @@ def count(number: float, word: str, several: str = "") -> str:
     return f"{number:,} {word}" if number == 1 else f"{number:,} {several or word + 's'}"
 
 
+def times(ratio: float) -> str:
+    """Return how many times as fast something is: "1.26 times", "361 times"."""
+    return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.2f} times"
+
+
 def every(number: int, noun: str) -> str:
     """Return all things of a kind: "the only worker", "all 4 workers"."""
     return f"the only {noun}" if number == 1 else f"all {number:,} {noun}s"

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import sys
 import time
+import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -128,7 +129,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         parts.append(f"num_workers={self.num_workers if self._state.sizer is None else 'auto'!r}")
         parts += [f"{name}=True" for name in ("pin_memory", "drop_last", "persistent_workers") if getattr(self, name)]
         own = LoaderOptions.of(self).as_dict()
-        parts += [f"{name}={value!r}" for name, value in own.items() if value != own_options.DEFAULTS[name]]
+        parts += [f"{name}={_named(value)}" for name, value in own.items() if value != own_options.DEFAULTS[name]]
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def check_worker_number_rationality(self) -> None:
@@ -211,6 +212,11 @@ def _described(one: Any) -> str:
         return f"<{type(one).__name__} of {len(one):,}>"
     except Exception:  # noqa: BLE001 - user code; it may have no length
         return f"<{type(one).__name__}>"
+
+
+def _named(value: Any) -> str:
+    """Return a function's name, or another value's repr."""
+    return value.__qualname__ if isinstance(value, types.FunctionType) else repr(value)
 
 
 def _complete(kind: type[DataLoader[Any]]) -> None:

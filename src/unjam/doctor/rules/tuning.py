@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from unjam.doctor.facts.tune_measurements import Measurement, TuneResult, TuneSetting
 from unjam.doctor.proof import AGREES, SUGGESTED, Confidence, Ground, prove
-from unjam.units import all_in_use, count, duration, with_file
+from unjam.units import all_in_use, count, duration, times, with_file
 
 # a setting with at least this share of the best rate counts as equally good
 AS_GOOD = 0.95
@@ -177,7 +177,7 @@ def _why_scaling_stops(tune_result: TuneResult, good: dict[TuneSetting, float]) 
         return []
     before = by_workers[by_workers.index(last) - 1]
     here, there = tune_result.last(before), tune_result.last(last)
-    gain = f"{count(last.workers, 'worker')}: {good[last] / good[before]:.2f} times as fast as {before.workers}"
+    gain = f"{count(last.workers, 'worker')}: {times(good[last] / good[before])} as fast as {before.workers}"
     return list(_causes(tune_result, here, there, gain)) or [TuneReason("the cause is unknown", SUGGESTED, (gain,))]
 
 
@@ -222,18 +222,18 @@ def _notes(
     notes = []
     now = good.get(tune_result.as_is, 0.0)
     if now and choice != tune_result.as_is:
-        notes.append(f"{good[choice] / now:.2f} times as fast as the current setting ({tune_result.as_is})")
+        notes.append(f"{times(good[choice] / now)} as fast as the current setting ({tune_result.as_is})")
     elif choice == tune_result.as_is and len(good) > 2:
         notes.append("the current setting is already the best measured")
     if tune_result.cut:
         notes.append("not all numbers of workers were tried for lack of time (raise --budget)")
     if choice != fastest and good[choice] < good[fastest] * AS_GOOD:
         notes.append(
-            f"{fastest} would be {good[fastest] / good[choice]:.2f} times as fast, but the training does not need that"
+            f"{fastest} would be {times(good[fastest] / good[choice])} as fast, but the training does not need that"
         )
     twin = next((r for r in good if r.driver == "torch" and r.workers == choice.workers and choice.workers), None)
     if choice.driver == "unjam" and twin is not None:
-        notes.append(f"torch's loader with the same workers: {good[twin] / good[choice]:.2f} times as fast")
+        notes.append(f"torch's loader with the same workers: {times(good[twin] / good[choice])} as fast")
     for setting in tune_result.settings():
         bad = next((one for one in tune_result.of(setting) if not one.fine), None)
         if bad is not None:
