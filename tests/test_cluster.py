@@ -28,9 +28,11 @@ from unjam.loader.cluster.node_copy import _other_is_done, _takes
 from unjam.loader.cluster.node_link import AgentCannotStart, NodeLink
 from unjam.loader.cluster.open_pool import _named_in
 from unjam.loader.cluster.ray_cluster import Node, RayAgent, RayCluster, cannot_travel, shares, workers_of_rank
-from unjam.loader.cluster.remote_batch import missing_there
+from unjam.loader.cluster.remote_batch import HeldBatches, RemoteBatch, missing_there
 from unjam.loader.driver import auto_size
+from unjam.loader.pool.batch_result import ReceivedBatch
 from unjam.loader.pool.worker_reports import WorkerReports
+from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker.exceptions import record
 from unjam.loader.worker.job import SampleFailure
 from unjam.loader.worker.spec import WorkerInput
@@ -566,3 +568,22 @@ def test_invalid_pool_settings_are_rejected(tmp_path):
         unjam.RayPool(workers=0)
     with pytest.raises(ValueError, match="placement should be"):
         unjam.RayPool(placement="anywhere")
+
+
+def test_a_fork_leaves_the_agents_of_its_parent_alone():
+    closed = []
+    pool = ClusterPool(None, [], WorkerReports(), 60.0)
+    pool._links.append(SimpleNamespace(lost="", close=lambda: closed.append(1)))
+    owner, pool._owner_pid = pool._owner_pid, -1  # as in a fork
+    pool.close_links()
+    assert (len(pool._links), closed) == (1, [])
+    pool._owner_pid = owner
+    pool.close()
+    assert closed == [1]
+
+
+@pytest.mark.static
+def test_the_bytes_of_a_small_batch_count_once():
+    sent = ReceivedBatch(PackedBatch(b"s" * 10, None, (), None, batch=0, data=b"d" * 1000), None)
+    message, data, _ = sent.relay()
+    assert RemoteBatch(message, data, HeldBatches(), "alpha").report.nbytes == sent.report.nbytes == 1010

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import mmap
 import multiprocessing
 import sqlite3
 import threading
@@ -24,6 +25,7 @@ from unjam.loader.ship import shipping, warning_filters
 from unjam.loader.ship.pickle_culprit import find_culprit
 from unjam.system import fork_safety
 from unjam.system.fork_safety import ForkFacts
+from unjam.system.proc_files import memory_maps
 
 
 class Holds(Dataset):
@@ -733,3 +735,12 @@ def test_a_spawned_rank_can_send_its_own_classes(tmp_path):
     done = python([str(program)])
     assert done.stdout == "[0, 1, 2, 3] __mp_main__\n", done.stderr
     assert done.stderr == ""
+
+
+def test_memory_maps_are_read_whatever_the_paths_of_mapped_files(tmp_path):
+    """Some characters of a path end a line for `str.splitlines`."""
+    path = tmp_path / "photos\u2028 2024\x0c.bin"
+    path.write_bytes(b"x" * 8192)
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        assert str(path) in [one.path for one in memory_maps()]
+    assert list(memory_maps("0")) == []

@@ -629,3 +629,13 @@ def test_timeout_counts_only_the_wait_for_workers(device, monkeypatch):
 
     monkeypatch.setattr(mover, "open_accelerator", slow)
     check_rows([(data.clone(), indices.clone()) for data, indices in loader_of(workers=2, timeout=4)])
+
+
+@pytest.mark.static
+def test_a_batch_whose_pinning_was_cancelled_ends_the_wait():
+    """The loader was closed by a signal handler or another thread while the batch was queued for pinning."""
+    batch = pinning.PinnedBatch(FailedBatch(BatchReport(), raises=True), None, 0, {})
+    batch._begun = concurrent.futures.Future()
+    batch._begun.cancel()
+    with pytest.raises(concurrent.futures.CancelledError):
+        batch.open(copy=False)

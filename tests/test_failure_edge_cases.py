@@ -798,3 +798,84 @@ def test_a_batch_that_failed_counts_once_for_each_of_its_samples(tmp_path):
     incident = Incident("sample", "x", samples=(1, 2, 3, 4), exception="ValueError")
     assert [group.count for group in report.Groups([incident]).by("sample")] == [1, 1, 1, 1]
     assert [group.count for group in report.Groups([incident]).by("cause")] == [4]
+
+
+@WORKERS
+def test_ctrl_c_in_on_device_records_the_failures_once(workers):
+    calls = []
+
+    def on_device(batch):
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return batch
+
+    made = DataLoader(
+        Broken({2: OSError("a")}, 16),
+        4,
+        num_workers=workers,
+        on_error="skip",
+        max_errors=1,
+        device="cpu",
+        on_device=on_device,
+    )
+    got, iterator = [], iter(made)
+    while True:
+        try:
+            got += next(iterator)["y"].tolist()
+        except KeyboardInterrupt:
+            got.append("stop")
+        except StopIteration:
+            break
+    assert got == ["stop", *(n for n in range(16) if n != 2)]
+    assert (made.statistics().skipped, len(made.errors)) == (1, 1)
+
+
+def test_ctrl_c_after_a_death_was_noted_counts_it_once(tmp_path, monkeypatch):
+    """Between two bytecodes: the driver can take the death, but the pool has not removed the worker yet."""
+    from collections import deque
+
+    from unjam.loader.engine import events as ev
+    from unjam.loader.pool import process_pool
+
+    class Interrupts(deque):
+        rings = 1
+
+        def append(self, one):
+            super().append(one)
+            if isinstance(one, ev.Death) and self.rings:
+                Interrupts.rings = 0
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(process_pool, "deque", Interrupts)
+    made = DataLoader(DiesAt(5, tmp_path / "marker"), 4, num_workers=1, on_error="skip")
+    got, iterator = [], iter(made)
+    while True:
+        try:
+            got += next(iterator).tolist()
+        except KeyboardInterrupt:
+            got.append("stop")
+        except StopIteration:
+            break
+    assert [n for n in got if n != "stop"] == list(range(16))
+    assert got.count("stop") == 1
+    found = made.statistics()
+    assert (found.restarts, found.skipped, found.incidents) == (1, 0, {"death": 1})
+    monkeypatch.undo()
+
+
+@pytest.mark.static
+def test_statistics_can_be_read_by_a_signal_handler():
+    """It interrupts the thread that is counting, so waiting for that thread would take forever."""
+    from unjam.loader.driver.times import Times
+
+    times = Times()
+    times.add(0, [0], b"", 5)
+    seen = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(times.waited().longest))
+    try:
+        with times._counting:
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(seen) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import typing
 import warnings
 from pathlib import Path
 
@@ -364,3 +365,14 @@ def test_repr_shows_the_dataset_and_what_differs_from_the_defaults():
     assert repr(unjam.DataLoader(rows, batch_sampler=batches)).startswith(
         "DataLoader(<TensorDataset of 5,000>, batch_sampler=<BatchSampler of 2>, num_workers=0"
     )
+    assert repr(unjam.DataLoader(rows, on_error=keep_going)).endswith("on_error=keep_going)")
+    assert "DataLoader object at" in repr(unjam.DataLoader.__new__(unjam.DataLoader)), "without __init__"
+
+
+def keep_going(error):
+    return "skip"
+
+
+def test_tools_can_resolve_the_types_of_the_constructor():
+    hints = typing.get_type_hints(unjam.DataLoader.__init__)
+    assert hints["batch_size"] == int | None

@@ -947,3 +947,72 @@ def test_random_numbers_of_a_sample_may_belong_to_an_index_that_is_an_array():
     ]
     assert epochs[0] == epochs[1]
     assert len({drawn for _, drawn in epochs[0]}) == 4
+
+
+class RebuiltOnlyHere:
+    """Cannot be rebuilt in a worker, so the workers are forked after they have failed to start."""
+
+    def __init__(self):
+        self.pid = os.getpid()
+
+    def __setstate__(self, state):
+        if os.getpid() != state["pid"]:
+            raise RuntimeError("cannot be rebuilt here")
+        self.__dict__.update(state)
+
+
+class StreamRebuiltOnlyHere(RebuiltOnlyHere, IterableDataset):
+    def __iter__(self):
+        return iter(range(40))
+
+
+def test_a_stream_whose_workers_had_to_be_forked_counts_every_batch():
+    loader = DataLoader(StreamRebuiltOnlyHere(), 4, num_workers=1)
+    iterator = iter(loader)
+    got = [next(iterator).tolist() for _ in range(3)]
+    state = loader.state_dict()
+    assert (state["batches"], state["position"]) == (3, 3)
+    again = DataLoader(StreamRebuiltOnlyHere(), 4, num_workers=1)
+    again.load_state_dict(state)
+    assert got + [batch.tolist() for batch in again] == [list(range(n, n + 4)) for n in range(0, 40, 4)]
+
+
+class SharedStream(IterableDataset):
+    def __iter__(self):
+        worker = get_worker_info()
+        yield from range(worker.id, 40, worker.num_workers)
+
+
+def test_a_stream_with_an_automatic_number_of_workers_resumes():
+    loader = DataLoader(SharedStream(), 4, num_workers="auto")
+    iterator = iter(loader)
+    got = next(iterator).tolist()
+    state = loader.state_dict()
+    again = DataLoader(SharedStream(), 4, num_workers="auto")
+    again.load_state_dict(state)
+    assert sorted(got + [n for batch in again for n in batch.tolist()]) == list(range(40))
+
+
+class SomeBad(Plain):
+    def __getitem__(self, index):
+        if index in (3, 14, 25):
+            raise OSError("bad")
+        return index
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 4])
+@pytest.mark.parametrize("at", [1, 6, 15])
+def test_samples_in_place_of_bad_ones_are_the_same_after_resuming(batch_size, at):
+    def make():
+        torch.manual_seed(2)  # chooses the sample in place of a bad one
+        return DataLoader(SomeBad(), batch_size, sampler=range(37), num_workers=1, on_error="replace")
+
+    loader = make()
+    iterator = iter(loader)
+    got = [torch.as_tensor(next(iterator)).tolist() for _ in range(min(at, len(loader) - 1))]
+    state = loader.state_dict()
+    iterator = None
+    again = make()
+    again.load_state_dict(state)
+    got += [torch.as_tensor(batch).tolist() for batch in again]
+    assert got == [torch.as_tensor(batch).tolist() for batch in make()]

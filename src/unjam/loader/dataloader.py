@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from typing_extensions import Unpack
 
 from unjam.errors import CannotResumeError, SampleError
 from unjam.loader import options as own_options
@@ -29,8 +30,6 @@ from unjam.system import torch_private
 from unjam.system.logs import log
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from unjam.loader.failures.incident import Incident
 
 T_co = TypeVar("T_co", covariant=True)
@@ -117,6 +116,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def __repr__(self) -> str:
         """Return the dataset and the arguments that are not the defaults."""
+        try:
+            return self._words()
+        except Exception:  # noqa: BLE001 - its __init__ was not called, or an option was changed to a wrong value
+            return object.__repr__(self)
+
+    def _words(self) -> str:
         parts = [_described(self.dataset)]
         if self.batch_size is None and self.batch_sampler is not None:
             parts.append(f"batch_sampler={_described(self.batch_sampler)}")

@@ -146,6 +146,7 @@ class WorkersIterator(_Next, private.WorkersIterator):  # type: ignore[misc] # a
         self._num_workers, self._prefetch_factor = size.workers, size.depth
         if self._iterable:
             self._num_workers = resumption.workers(size.workers, sizer.limits.workers)
+        self._num_workers = int(self._num_workers)  # not an `AutoWorkers`, which a saved state must not contain
 
     def _open(self, loader: Any) -> None:
         """Make a pool and its driver; again if an error closed the previous ones."""

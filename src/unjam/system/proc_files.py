@@ -82,7 +82,8 @@ class MemoryMap:
 
 def memory_maps(pid: int | str = "self") -> Iterator[MemoryMap]:
     """The mapped memory of a process, in ascending order; empty if it cannot be read."""
-    for line in read_text(f"/proc/{pid}/maps").splitlines():
+    # paths may contain what `splitlines` takes for the end of a line
+    for line in read_text(f"/proc/{pid}/maps").split("\n")[:-1]:
         span, permissions, offset, device, inode, *path = line.split(maxsplit=5)
         start, end = (int(number, 16) for number in span.split("-"))
         major, minor = (int(number, 16) for number in device.split(":"))

@@ -26,6 +26,7 @@ import copy
 import itertools
 import warnings
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -44,6 +45,7 @@ from torch.utils.data import (
 from unjam.errors import CannotResumeError, UnjamWarning
 from unjam.loader.checkpoint.saved_state import GLOBAL, VERSION, checked, fields_checksum
 from unjam.loader.driver.epoch_progress import EpochProgress, checksum
+from unjam.loader.driver.index_source import MOST_SPARES
 from unjam.loader.options import AutoWorkers
 from unjam.loader.state import LoaderState, own_of
 from unjam.loader.worker.job import indices_of
@@ -336,10 +338,11 @@ class Resumption:
             iterator._sampler_iter = itertools.chain(list(itertools.islice(indices, 1)), indices)  # noqa: SLF001 - as above
             return
         if type(sampler) is BatchSampler and progress.position:
-            iterator._sampler_iter, skipped, found = _skip_in_blocks(sampler, progress.position)  # noqa: SLF001 - as above
+            iterator._sampler_iter, skipped, found, recent = _skip_in_blocks(sampler, progress.position)  # noqa: SLF001 - as above
         else:
             batched = iterator._auto_collation  # noqa: SLF001 - as above
-            skipped, found = _skip_one_by_one(indices, progress.position, batched=batched)
+            skipped, found, recent = _skip_one_by_one(indices, progress.position, batched=batched)
+        progress.spares = tuple(recent)
         if skipped < progress.position:
             _warn(f"the sampler ended after {skipped} batches, but {progress.position} were delivered before")
         elif found != progress.indices_checksum:
@@ -357,28 +360,32 @@ def _restore_global_generators(texts: Mapping[str, str]) -> None:
     random_state.restore({name: random_state.from_text(text) for name, text in texts.items()})
 
 
-def _skip_one_by_one(indices: Iterator[Any], batches: int, *, batched: bool) -> tuple[int, int]:
-    """Skip batches; return how many there were, and their checksum."""
-    found = 0
+def _skip_one_by_one(indices: Iterator[Any], batches: int, *, batched: bool) -> tuple[int, int, deque[Any]]:
+    """Skip batches; return how many there were, their checksum and their last indices."""
+    found, recent = 0, deque[Any](maxlen=MOST_SPARES)
     for number in range(batches):
         try:
             one = next(indices)
         except StopIteration:
-            return number, found
-        found = checksum(indices_of(one, batched=batched), found)
-    return batches, found
+            return number, found, recent
+        skipped = indices_of(one, batched=batched)
+        found = checksum(skipped, found)
+        recent.extend(skipped)
+    return batches, found, recent
 
 
-def _skip_in_blocks(sampler: BatchSampler, batches: int) -> tuple[Iterator[Any], int, int]:
+def _skip_in_blocks(sampler: BatchSampler, batches: int) -> tuple[Iterator[Any], int, int, deque[Any]]:
     """Skip batches of torch's own BatchSampler, many at a time, by iterating the sampler inside it.
 
-    Return the rest of the batches, how many were skipped, and their checksum.
+    Return the rest of the batches, how many were skipped, their checksum and their last indices.
     """
     inner, size = iter(sampler.sampler), sampler.batch_size
     skipped = found = 0
+    recent = deque[Any](maxlen=MOST_SPARES)
     while skipped < batches:
         wanted = size * min(batches - skipped, _SKIP_BLOCK)
         block = list(itertools.islice(inner, wanted))
+        recent.extend(block[-MOST_SPARES:])
         try:
             found = zlib.crc32(array.array("q", block), found)  # as `checksum` does for each batch
         except (TypeError, OverflowError):
@@ -389,7 +396,7 @@ def _skip_in_blocks(sampler: BatchSampler, batches: int) -> tuple[Iterator[Any],
             break
     rest = copy.copy(sampler)
     rest.sampler = inner
-    return iter(rest), skipped, found
+    return iter(rest), skipped, found, recent
 
 
 def _warn(text: str) -> None:

@@ -233,8 +233,8 @@ class ClusterPool(Pool):
         self._waiting.clear()
 
     def close_links(self) -> None:
-        """Begin to end the agents; `close` waits for them."""
-        while self._links:
+        """Begin to end the agents; `close` waits for them. Does nothing in a fork, which does not own them."""
+        while self._links and self._owner_pid == os.getpid():
             self._closers.append(threading.Thread(target=self._links[-1].close, daemon=True))
             self._closers[-1].start()
             self._links.pop()
@@ -354,8 +354,9 @@ class ClusterPool(Pool):
                 self._exits[worker.number] = (
                     dataclasses.replace(last_exit, said_goodbye=True) if worker.moves else last_exit
                 )
-                # first: an exception of a signal handler must not lose a death; a second one does no harm
-                self.arrivals.append(one.death)
+                # first: an exception of a signal handler must not lose a death
+                if id(one.death) not in map(id, self.arrivals):
+                    self.arrivals.append(one.death)
                 del link.workers[worker.number]
                 self._at.pop(worker.number, None)
                 self._reports.set_worker_count(link.name, len(link.workers))

@@ -85,8 +85,8 @@ class PinnedBatch(BatchResult):
         """Return the pinned batch, whose memory belongs to torch's allocator; wait until it is ready."""
         del copy
         self._wrapped.pop(self._number, None)
-        while not wait([self._future], LIVENESS_CHECK.seconds).done:
-            pass
+        while not self._future.done():  # also if it was cancelled, which `wait` does not notice
+            wait([self._future], LIVENESS_CHECK.seconds)
         return self._future.result(0), None
 
     def refuse(self) -> None:

@@ -82,8 +82,9 @@ class Driver:
         # the batch that it had opened.
         self._interrupted = False
         self._opened: tuple[int, Any] | None = None
-        # the same, before the user's `on_device`
+        # the same, before the user's `on_device`; and what its failures mean, which are recorded only once
         self._unpacked: tuple[int, Any] | None = None
+        self._judged: tuple[int, BaseException | None] | None = None
         self.closed = False
 
     # -- called by the iterator --------------------------------------------------------------------
@@ -101,7 +102,8 @@ class Driver:
         `drawn`: what another driver drew for this epoch, before it delivered anything.
         """
         self.lock.check_idle()
-        self._interrupted, self._opened, self._unpacked = False, None, None
+        self._interrupted, self._opened = False, None
+        self._unpacked = self._judged = None
         if self._has_begun:
             self._record_deaths_between_epochs()
             self._forget_last_epoch()
@@ -262,9 +264,15 @@ class Driver:
         # The batch stays in the table until it is open, so that an exception from a signal handler
         # does not lose it.
         result = self._table.results[batch]
-        report, data, problem = result.report, None, None
-        if report.packed_failures or result.empty or result.raises or self._on_error.has_news_of(batch):
-            problem = self._on_error.finish_batch(batch, report.failures(), empty=result.empty, raises=result.raises)
+        report, data = result.report, None
+        if self._judged is None or self._judged[0] != batch:
+            problem = None
+            if report.packed_failures or result.empty or result.raises or self._on_error.has_news_of(batch):
+                problem = self._on_error.finish_batch(
+                    batch, report.failures(), empty=result.empty, raises=result.raises
+                )
+            self._judged = (batch, problem)
+        problem = self._judged[1]
         if problem is None and not result.empty:
             try:
                 # a batch can be opened only once, and a signal handler may raise in the user's `on_device`
@@ -274,7 +282,7 @@ class Driver:
                 self._opened = (batch, data)
             except Exception as error:  # noqa: BLE001 - the batch cannot be rebuilt; raised below
                 problem = error
-        self._unpacked = None
+        self._unpacked = self._judged = None
         request = self._table.remove(batch)
         assert request is not None, "a delivered batch without a request"
         self._positions.progress.finish_batch(request, delivered=problem is None and not result.empty)
@@ -370,8 +378,8 @@ class Driver:
                     answer = self._ask_policy(action)
                 case act.Stop(worker, reason):
                     self.pool.stop(worker, reason)
-                case act.Drop(batch):
-                    self._drop(batch)
+                case act.Drop(batch, exhausted):
+                    self._drop(batch, exhausted=exhausted)
                 case act.End() | act.GiveUp():
                     self._outcome = action
                 case act.Continue(worker):
@@ -413,6 +421,8 @@ class Driver:
                 if not self._incidents.confirm_overdue(event, work_there):
                     continue
             self._handle(event)
+            if not isinstance(event, ev.Suspended):
+                owed.pop(event.worker, None)  # it is killed, and its incident recorded
         silent = self._stalls.silent(owed, waited)
         if silent is not None:
             self._incidents.warn(silent, owed[silent][0])
@@ -428,9 +438,9 @@ class Driver:
             self._incidents.death(death, [], self._table.requests)
             self._decide(ev.Lost(death.worker))
 
-    def _drop(self, batch: int) -> None:
+    def _drop(self, batch: int, *, exhausted: bool) -> None:
         request = self._table.requests.get(batch)
-        if request is not None and self._machine.config.iterable:  # its worker's stream has ended
+        if request is not None and exhausted:
             self._positions.progress.finish_batch(request, delivered=False)
         self._table.drop(batch)
         self._positions.drop(batch)
@@ -466,7 +476,7 @@ class Driver:
         self.closed = True
         self._decide(ev.Closed())
         self._todo.clear()
-        self._unpacked = None
+        self._unpacked = self._judged = None
         self._table.close()
         try:
             self._transfer.close()

@@ -25,6 +25,7 @@ class EpochProgress:
     seed: torch's base seed of the workers; `seeded`: it was drawn in this epoch.
     sampler_was_asked: for indices. generators_at_start: their states when the epoch began. sampler_iterations: how often
     the sampler had been asked for an iterator by then. keeps_workers: the workers stay for the next epoch.
+    spares: the last indices before the position where a resumed run begins, for `on_error="replace"`.
     """
 
     epoch: int = 0
@@ -43,6 +44,7 @@ class EpochProgress:
     sampler_iterations: int = 1
     keeps_workers: bool = False
     finished: bool = False
+    spares: tuple[Any, ...] = ()
 
     def finish_batch(self, request: BatchRequest, *, delivered: bool) -> None:
         """Note that a batch is finished; `delivered`: the consumer received it. A second call for a batch does nothing."""

@@ -70,7 +70,7 @@ class IndexSource:
         self._progress = progress
         self._epoch, self._number, self._indices_checksum = progress.epoch, progress.position, progress.indices_checksum
         self._skipped = frozenset(progress.finished_ahead)
-        self._recent.clear()
+        self._recent = deque(progress.spares, MOST_SPARES)
         self._drawn, self._returned, self._interrupted = deque(drawn), [], False
         if self.undelivered is not None:
             self.undelivered = []

@@ -23,6 +23,9 @@ MAX_IDLE = 10.0
 MIN_INTERVAL = 0.05
 
 
+WorkerTrouble = ev.Suspended | ev.Forgotten | ev.Overdue
+
+
 class StallDetector:
     """Finds workers that make no progress.
 
@@ -49,10 +52,10 @@ class StallDetector:
         """Return whether it is time for a check."""
         return now - self._last >= self.interval
 
-    def check(self, now: float, owed: dict[int, list[BatchRequest]]) -> list[ev.Event]:
+    def check(self, now: float, owed: dict[int, list[BatchRequest]]) -> list[WorkerTrouble]:
         """Return the events about workers that owe batches; `owed`: their batches, oldest first."""
         gap, self._last = now - self._last, now
-        events: list[ev.Event] = []
+        events: list[WorkerTrouble] = []
         before, self._seen = self._seen, {}
         for worker, works in owed.items():
             heartbeat = self._pool.heartbeat(worker)

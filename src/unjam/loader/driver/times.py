@@ -89,7 +89,7 @@ class Times:
     def __init__(self) -> None:
         self._pending: list[tuple[int, Any, bytes, int]] = []
         self._waiting = 0
-        self._counting = threading.Lock()
+        self._counting = threading.RLock()  # a signal handler may ask while this thread counts
         self._stages = {stage: Histogram() for stage in STAGES}
         self._waited = Histogram()
         self._slow: list[tuple[int, str, int]] = []

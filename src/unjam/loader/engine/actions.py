@@ -49,9 +49,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget `batch`, which won't be delivered: its iterable has ended, or a new epoch began."""
+    """Forget `batch`, which won't be delivered. exhausted: because its worker's iterable has ended."""
 
     batch: int
+    exhausted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ class Machine:
         for lost in self.ledger.held_by(worker):
             del self.ledger.entries[lost]
             record.undelivered -= 1
-            todo.append(act.Drop(lost))
+            todo.append(act.Drop(lost, exhausted=True))
         if not self.config.keeps_workers:
             record.dismissed = True
             todo.append(act.Stop(worker, Reason.EXHAUSTED))

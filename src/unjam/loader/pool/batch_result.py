@@ -114,7 +114,7 @@ class ReceivedBatch(BatchResult):
         """Return the batch and its bytes for another process, and the owner of the bytes."""
         filling = self._packed.filling
         if filling is None:
-            return self._packed, self._packed.data, None
+            return self._packed.without_slot(), self._packed.data, None
         owner = self._leases.borrow(filling.slot, filling.generation)
         self._spent = True
         return self._packed.without_slot(), pickle.PickleBuffer(memoryview(owner).cast("B")[: filling.used]), owner

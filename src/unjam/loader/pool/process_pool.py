@@ -90,6 +90,9 @@ class ProcessPool(Pool):
 
     @override
     def start(self, workers: list[int], positions: Mapping[int, WorkerPosition]) -> None:
+        for worker in workers:  # an exit that a signal handler interrupted, after the driver learnt of the death
+            if worker in self._handles and self._handles[worker].death is not None:
+                del self._handles[worker]
         numbers = [worker for worker in workers if worker not in self._handles]  # an action may be done twice
         if not numbers:
             return

@@ -155,7 +155,7 @@ class Arena:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _reset(self) -> None:
-        if self._current is not None:
+        if self._current is not None and self._owner is not None:  # a signal handler may have interrupted this
             self._current.alias = weakref.ref(self._owner)
         self._owner = None
         self._current = None
