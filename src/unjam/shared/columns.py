@@ -25,7 +25,7 @@ import itertools
 import marshal
 import pickle
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,8 @@ from unjam.shared.buffer import Buffer, Writer
 from unjam.shared.plain import is_plain
 from unjam.stored import known_object, tensor_from
 
-# number of items that are written together
-CHUNK = 128
+# items that are written together: the first ones; later as many as have this many bytes, and at most so many
+FIRST_CHUNK, CHUNK_BYTES, CHUNK = 16, 1 << 19, 512
 # marshal version 2 writes no references, so the bytes depend only on the value
 MARSHAL_VERSION = 2
 # the first byte of a pickle; no plain value that marshal writes begins with it
@@ -73,7 +73,7 @@ class _Words:
             numbers = list(itertools.chain.from_iterable(chunk))
         _check(set(map(type, numbers)) == {self._type})
         try:
-            self._writer.write(np.array(numbers, KINDS[self._type]))
+            self._writer.write(array.array("b" if self._type is bool else KINDS[self._type], numbers))
         except OverflowError as error:
             raise Misfit from error
         self._count += len(chunk)
@@ -98,8 +98,13 @@ class _VariableLength:
 
     def add(self, chunk: list[Any]) -> None:
         encoded = self.encode(chunk)
-        self._writer.write(b"".join(encoded))
-        self._ends.extend(itertools.islice(itertools.accumulate(map(len, encoded), initial=self._ends[-1]), 1, None))
+        self.append(b"".join(encoded), encoded)
+
+    def append(self, data: bytes, items: Sequence[Sized]) -> None:
+        """Write the bytes of some items; `items`: have as many bytes as their length says."""
+        self._writer.write(data)
+        lengths = np.array([self._ends[-1], *map(len, items)], np.int64)
+        self._ends.frombytes(lengths.cumsum()[1:].tobytes())
 
     def finish(self) -> dict[str, Any]:
         at = self._writer.align()
@@ -110,8 +115,15 @@ class _VariableLength:
 class _Texts(_VariableLength):
     LAYOUT = "texts"
 
-    def encode(self, chunk: list[Any]) -> list[bytes]:
+    def add(self, chunk: list[Any]) -> None:
         _check(set(map(type, chunk)) == {str})
+        together = "".join(chunk)
+        if together.isascii():
+            self.append(together.encode(), chunk)
+        else:
+            super().add(chunk)
+
+    def encode(self, chunk: list[Any]) -> list[bytes]:
         try:
             return [text.encode() for text in chunk]
         except UnicodeEncodeError as error:  # lone surrogates, as in names of files that are not UTF-8
@@ -213,16 +225,19 @@ def write_items(
     """
     source, began = iter(items), writer.at
     column: Any = None
-    while chunk := list(itertools.islice(source, CHUNK)):
+    size, count = FIRST_CHUNK, 0
+    while chunk := list(itertools.islice(source, size)):
         if column is None:
             column, layouts = _first_fit(chunk, writer, layouts)
-            continue
-        try:
-            column.add(chunk)
-        except Misfit:
-            head = column.finish()
-            written = reopen(writer.peek(), head, [])
-            return write_items(writer.again(began), itertools.chain(written, chunk, source), reopen, layouts)
+        else:
+            try:
+                column.add(chunk)
+            except Misfit:
+                head = column.finish()
+                written = reopen(writer.peek(), head, [])
+                return write_items(writer.again(began), itertools.chain(written, chunk, source), reopen, layouts)
+        count += len(chunk)
+        size = max(1, min(CHUNK, CHUNK_BYTES * count // max(1, writer.at - began)))
     if column is None:
         return writer, {"layout": "words", "kind": "q", "at": 0, "count": 0}, []
     return writer, column.finish(), column.side_objects
