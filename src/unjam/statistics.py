@@ -213,7 +213,7 @@ class Statistics:
     auto: what `num_workers="auto"` chose. profile: what `profile=True` measured.
     copies: what `device=` sent to an accelerator.
     nodes: with workers on a cluster, what each node did. does_not_pay: why workers on this machine would be faster; empty: they would not.
-    reread_samples: samples of streams without `state_dict()` that were read again to resume at the same position.
+    reread_samples: samples of streams that were read again to resume at the same position.
     reread_seconds: how many seconds this took, summed over all workers.
     rebuilt: why each worker rebuilds the dataset itself. Empty: the dataset is rebuilt once and
         workers are forked from that process, or the fork server starts no workers.

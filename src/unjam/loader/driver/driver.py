@@ -282,8 +282,8 @@ class Driver:
                 self._opened = (batch, data)
             except Exception as error:  # noqa: BLE001 - the batch cannot be rebuilt; raised below
                 problem = error
-        self._unpacked = self._judged = None
         request = self._table.remove(batch)
+        self._unpacked = self._judged = None
         assert request is not None, "a delivered batch without a request"
         self._positions.progress.finish_batch(request, delivered=problem is None and not result.empty)
         self._positions.delivered(batch)

@@ -57,8 +57,8 @@ class WorkerReports:
         self.reread_samples += samples
         self.reread_seconds += seconds
         self.warn_once(
-            f"a stream without state_dict() was read again to resume: {count(samples, 'sample')} in {duration(seconds)}; "
-            "give the dataset state_dict() and load_state_dict() to avoid that"
+            f"samples of a stream were read again to resume: {count(samples, 'sample')} in {duration(seconds)}; "
+            "a dataset with state_dict() and load_state_dict(), and snapshot_every_n_steps=1, avoids that"
         )
 
     def warn_once(self, text: str) -> None:
