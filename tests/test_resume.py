@@ -339,7 +339,7 @@ def test_the_number_of_reread_samples_is_reported(caplog):
     other.load_state_dict(state)
     assert len(list(other)) == 10 - 4
     assert other.statistics().reread_samples == 16
-    assert sum("was read again" in one.message for one in caplog.records) == 1
+    assert sum("were read again" in one.message for one in caplog.records) == 1
 
 
 def test_a_stream_with_another_number_of_workers_is_refused():
